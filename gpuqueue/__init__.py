@@ -1,0 +1,73 @@
+"""Share the GPUs of one machine between notebooks, scripts and coding agents.
+
+>>> import gpuqueue
+>>> job = gpuqueue.submit(["python", "train.py", "--lr", "0.1"])  # doctest: +SKIP
+>>> job.wait()  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Names are imported when first used, so that `import gpuqueue` and the processes that only need
+# one small room of it start quickly.
+_HOMES = {
+    "DoesNotFit": "gpuqueue.errors",
+    "GpuExecutor": "gpuqueue.client.executor",
+    "GpuqueueError": "gpuqueue.errors",
+    "InvalidRequest": "gpuqueue.errors",
+    "Job": "gpuqueue.client",
+    "JobCancelled": "gpuqueue.errors",
+    "JobFailed": "gpuqueue.errors",
+    "JobLost": "gpuqueue.errors",
+    "job": "gpuqueue.client",
+    "jobs": "gpuqueue.client",
+    "map": "gpuqueue.client",
+    "status": "gpuqueue.client",
+    "submit": "gpuqueue.client",
+}
+
+__all__ = [*_HOMES, "__version__", "load_ipython_extension", "unload_ipython_extension"]
+
+if TYPE_CHECKING:
+    from gpuqueue.client import Job, job, jobs, map, status, submit  # noqa: A004
+    from gpuqueue.client.executor import GpuExecutor
+    from gpuqueue.errors import (
+        DoesNotFit,
+        GpuqueueError,
+        InvalidRequest,
+        JobCancelled,
+        JobFailed,
+        JobLost,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'gpuqueue' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """Make ``%gpu`` and ``%%gpu`` available: ``%load_ext gpuqueue``."""
+    from gpuqueue.magics import load
+
+    load(ipython)
+
+
+def unload_ipython_extension(ipython: Any) -> None:
+    """Take ``%gpu`` and ``%%gpu`` away again."""
+    from gpuqueue.magics import unload
+
+    unload(ipython)

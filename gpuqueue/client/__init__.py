@@ -1,0 +1,220 @@
+"""Submitting, asking and waiting, from Python: ``submit``, ``map``, ``job``, ``jobs``, ``status``.
+
+The command line, the magics and REST are other ways to the same ``LocalClient``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpuqueue.client.job import Job, RemoteTraceback
+from gpuqueue.client.jobset import JobSet
+from gpuqueue.client.local import LocalClient, default_client
+from gpuqueue.client.payload import (
+    Payload,
+    function_payload,
+    notebook_payload,
+    script_payload,
+)
+from gpuqueue.client.request import OPTIONS, Options, options_from
+from gpuqueue.client.status import Status, status_of
+from gpuqueue.errors import InvalidRequest, PayloadError
+
+__all__ = [
+    "OPTIONS",
+    "Job",
+    "JobSet",
+    "LocalClient",
+    "Options",
+    "Payload",
+    "RemoteTraceback",
+    "Status",
+    "default_client",
+    "job",
+    "jobs",
+    "map",
+    "options_from",
+    "payload_from",
+    "status",
+    "submit",
+]
+
+Work = Callable[..., Any] | Sequence[str] | str | os.PathLike[str]
+
+
+def payload_from(
+    work: Work,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    own_python: bool = True,
+) -> Payload:
+    """What ``submit`` was given, as a payload.
+
+    A callable is called with ``args`` and ``kwargs``; a list is a program and its arguments; the
+    path of a ``.py`` or ``.ipynb`` file is that script (``args`` follow) or notebook (``kwargs``
+    are its parameters); any other string is a line for the shell.
+
+    Raises
+    ------
+    PayloadError
+        It cannot be run; the message names the culprit.
+    """
+    kwargs = kwargs or {}
+    if callable(work):
+        return function_payload(work, args, kwargs, cwd=cwd, env=env)
+    if isinstance(work, os.PathLike) or (isinstance(work, str) and _is_file(work, cwd)):
+        path = os.fspath(work)
+        if path.endswith(".ipynb"):
+            if args:
+                raise PayloadError("args", "a notebook takes its parameters by name")
+            return notebook_payload(path, kwargs, cwd=cwd, env=env)
+        _no_names(kwargs)
+        words = [path, *_texts(args)]
+        if path.endswith(".py"):
+            words.insert(0, "python")
+        return script_payload(words, cwd=cwd, env=env, own_python=own_python)
+    _no_names(kwargs)
+    if isinstance(work, str):
+        if args:
+            raise PayloadError("args", "a line for the shell takes no arguments; pass a list")
+        return script_payload(work, cwd=cwd, env=env)
+    if isinstance(work, Sequence) and not isinstance(work, bytes | bytearray):
+        return script_payload([*work, *_texts(args)], cwd=cwd, env=env, own_python=own_python)
+    raise PayloadError(
+        "work",
+        f"a {type(work).__name__} cannot be run; pass a function, a list of words, a line for the "
+        "shell, or the path of a .py or .ipynb file",
+    )
+
+
+def _is_file(text: str, cwd: str | os.PathLike[str] | None) -> bool:
+    return text.endswith((".py", ".ipynb")) and (Path(cwd or ".") / text).is_file()
+
+
+def _texts(args: Sequence[Any]) -> list[str]:
+    return [os.fspath(arg) if isinstance(arg, os.PathLike) else str(arg) for arg in args]
+
+
+def _no_names(kwargs: Mapping[str, Any]) -> None:
+    if kwargs:
+        options_from(dict(kwargs))  # raises, with the option that was probably meant
+
+
+def submit(
+    work: Work,
+    *args: Any,
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Job:
+    """Queue work, and return at once.
+
+    Parameters
+    ----------
+    work
+        A function (called with ``args`` and the keywords that are not options), a list of words,
+        a line for the shell, or the path of a ``.py`` or ``.ipynb`` file.
+    cwd, env
+        Working directory, and variables to add to the environment, which is this process's own.
+    **options
+        ``preset`` (``light one two exclusive cpu``), ``gpus``, ``share`` (0 to 1 of a GPU's
+        compute), ``mem`` (``"6G"`` of each GPU), ``slots``, ``eta`` (``"40m"``), ``priority``
+        (a number, or True for the front), ``after`` (jobs that must succeed first), ``tag``,
+        ``key`` (a second submit with the same key returns the first job unless it failed),
+        ``restartable``, ``wait`` (False: refuse rather than queue).
+
+    Raises
+    ------
+    InvalidRequest
+        An option is wrong, what is to be run cannot be run, or this machine can never run it.
+        Nothing was queued.
+
+    Examples
+    --------
+    >>> submit(train, lr=0.1, mem="6G", eta="10m")  # doctest: +SKIP
+    >>> submit(["python", "train.py", "--lr", "0.1"], gpus=2)  # doctest: +SKIP
+    """
+    takes_names = (
+        callable(work) or os.fspath(work).endswith(".ipynb")
+        if not isinstance(work, list | tuple)
+        else False
+    )
+    known = {name: options.pop(name) for name in OPTIONS if name in options}
+    if options and not takes_names:
+        options_from(options)
+    client = default_client()
+    payload = payload_from(work, args, options, cwd=cwd, env=env)
+    record = client.submit([(payload, options_from(known))])[0]
+    return Job(client, record.id)
+
+
+def map(  # noqa: A001 - as in concurrent.futures
+    function: Callable[..., Any],
+    *iterables: Iterable[Any],
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    **options: Any,
+) -> JobSet:
+    """Queue one call for each set of arguments, all or none; options as for ``submit``.
+
+    With one iterable of dictionaries, each is taken as keywords.
+
+    Examples
+    --------
+    >>> runs = map(train, [{"lr": 0.1}, {"lr": 0.01}], mem="2G")  # doctest: +SKIP
+    >>> runs.results()  # doctest: +SKIP
+    """
+    if not callable(function):
+        raise InvalidRequest("function", f"a {type(function).__name__} cannot be called")
+    if not iterables:
+        raise InvalidRequest("iterables", "give at least one list of arguments")
+    checked = options_from(options)
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    for values in zip(*iterables, strict=len(iterables) > 1):
+        if len(values) == 1 and isinstance(values[0], dict):
+            calls.append(((), values[0]))
+        else:
+            calls.append((values, {}))
+    client = default_client()
+    work = [
+        (function_payload(function, args, kwargs, cwd=cwd, env=env), checked)
+        for args, kwargs in calls
+    ]
+    records = client.submit(work) if work else []
+    return JobSet([Job(client, record.id) for record in records], calls)
+
+
+def job(job_id: int) -> Job:
+    """The job with that number, from any process of yours on this host.
+
+    Raises
+    ------
+    UnknownJob
+        There is none.
+    """
+    client = default_client()
+    return Job(client, client.job(int(job_id)).id)
+
+
+def jobs(
+    *,
+    states: Iterable[str] | None = None,
+    owner: str | None = None,
+    before: int | None = None,
+    limit: int = 100,
+) -> list[Job]:
+    """Jobs, newest first; ``before`` is the number to page on from."""
+    client = default_client()
+    found = client.store.jobs(states=states, owner=owner, before=before, limit=limit)
+    return [Job(client, record.id) for record in found]
+
+
+def status() -> Status:
+    """GPUs, queue and recent jobs, as they are now."""
+    return status_of(default_client())

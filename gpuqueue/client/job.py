@@ -1,0 +1,304 @@
+"""``Job``: a handle on one job, good in any process of the user on this host."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+from gpuqueue.client.follow import follow_log, tail
+from gpuqueue.client.local import LocalClient
+from gpuqueue.client.payload import load_result
+from gpuqueue.client.resubmit import resubmit
+from gpuqueue.errors import GpuqueueError, JobCancelled, JobFailed, JobLost, PayloadError
+from gpuqueue.model import TERMINAL, IntentKind, JobKind, JobState, Placement
+from gpuqueue.model import Job as Record
+from gpuqueue.run.files import RESULT
+from gpuqueue.store import job_to_dict
+from gpuqueue.units import format_duration
+
+__all__ = ["Job", "RemoteTraceback"]
+
+
+class RemoteTraceback(Exception):  # noqa: N818 - it is shown as a cause, never raised by itself
+    """The traceback of an exception as it was in the job's own process."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text}"""'
+
+
+class Job:
+    """One job, by its number. Everything it tells is read afresh from the store.
+
+    ``await job`` gives what ``job.result()`` gives.
+    """
+
+    def __init__(self, client: LocalClient, job_id: int) -> None:
+        self._client = client
+        self.id = job_id
+
+    # -- what it is ---------------------------------------------------------------------------
+
+    @property
+    def record(self) -> Record:
+        """The job as the store knows it now, frozen."""
+        return self._client.job(self.id)
+
+    @property
+    def state(self) -> JobState:
+        """Where it is in its life."""
+        return self.record.state
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit code; negative for a signal; None while it runs, or if it is unknown."""
+        return self.record.returncode
+
+    @property
+    def reason(self) -> str:
+        """Why it ended as it did; empty while it runs and after a success."""
+        return self.record.reason
+
+    @property
+    def tag(self) -> str:
+        """Its short name."""
+        return self.record.tag
+
+    @property
+    def placement(self) -> Placement | None:
+        """Which GPUs it has or had, and how much of each; None before it started."""
+        return self.record.placement
+
+    @property
+    def directory(self) -> Path:
+        """The job's own directory."""
+        return self._client.home.job(self.id)
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self.state in TERMINAL
+
+    def why(self) -> str:
+        """One plain sentence: why it waits, or what became of it."""
+        record = self.record
+        if record.state is not JobState.QUEUED:
+            return record.reason or f"it is {record.state}"
+        wait = self._client.why(self.id)
+        if wait is None:
+            return "it is about to start"
+        when = ""
+        if wait.expected is not None:
+            when = f"; expected to start in {format_duration(wait.expected - time.time())}"
+        return f"{wait.sentence}{when}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain data, without the environment."""
+        return job_to_dict(self.record)
+
+    # -- waiting ------------------------------------------------------------------------------
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Block until it has ended; return its exit code.
+
+        Raises
+        ------
+        TimeoutError
+            It has not ended in ``timeout`` seconds. It goes on.
+        """
+        return self._client.wait(self.id, timeout).returncode
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait, then give what the job gave back.
+
+        A function's return value; a cell's names and values; the path of an executed notebook;
+        None for a script.
+
+        Raises
+        ------
+        TimeoutError
+            It has not ended in ``timeout`` seconds. It goes on.
+        JobFailed
+            It ended without success. A function's own exception is raised as it is, with the
+            traceback from its process as its cause.
+        JobCancelled, JobLost
+            It was cancelled; its processes were ended from outside.
+        """
+        record = self._client.wait(self.id, timeout)
+        folder = self._client.home.attempt(record.id, max(1, record.attempt))
+        if record.state is not JobState.SUCCEEDED:
+            raise self._failure(record, folder)
+        if record.kind is JobKind.FUNCTION:
+            return self._load(folder)[1]
+        if record.kind is JobKind.NOTEBOOK:
+            return folder / "run" / "output.ipynb"
+        if record.kind is JobKind.CELL:
+            return self._cell_values(folder)
+        return None
+
+    def _cell_values(self, folder: Path) -> dict[str, Any]:
+        from gpuqueue.run.values import load_values
+
+        values, problems = load_values(folder / RESULT)
+        if problems:
+            names = "; ".join(f"{name}: {why}" for name, why in problems.items())
+            print(f"gpuqueue: job {self.id}: not everything could be loaded here ({names})")
+        return values
+
+    def _load(self, folder: Path) -> tuple[str, Any]:
+        try:
+            return load_result(folder / RESULT)
+        except FileNotFoundError:
+            raise PayloadError("result", f"job {self.id} left no result in {folder}") from None
+        except Exception as error:
+            raise PayloadError(
+                "result",
+                f"the result of job {self.id} cannot be loaded here ({type(error).__name__}: "
+                f"{error}); it stays in {folder / RESULT}",
+            ) from error
+
+    def _failure(self, record: Record, folder: Path) -> BaseException:
+        if record.kind is JobKind.FUNCTION and record.state is JobState.FAILED:
+            try:
+                kind, value = load_result(folder / RESULT)
+            except Exception:  # noqa: BLE001 - there may be none, or one that does not load
+                kind, value = "", None
+            if kind == "error":
+                exception, text = value
+                if isinstance(exception, BaseException):
+                    exception.__cause__ = RemoteTraceback(text)
+                    return exception
+        words = f"job {record.id} ({record.tag}) {_ended(record.state)}"
+        if record.reason and record.reason != str(record.state):
+            words += f": {record.reason}"
+        if record.state is JobState.CANCELLED:
+            return JobCancelled(words, record.id, record.returncode)
+        last = tail(folder / "log", 5).rstrip()
+        if last:
+            words += f"\nlast lines of its log:\n{last}"
+        if record.reason.startswith(("lost:", "interrupted: the machine")):
+            return JobLost(words, record.id, record.returncode)
+        return JobFailed(words, record.id, record.returncode)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return asyncio.to_thread(self.result).__await__()
+
+    # -- output -------------------------------------------------------------------------------
+
+    def logs(self, lines: int | None = None, *, follow: bool = False) -> Any:
+        """What the job wrote: all of it, or its last ``lines`` lines.
+
+        With ``follow``, an iterator of pieces of text that ends when the job has ended.
+        """
+        if follow:
+            return self._follow(lines)
+        return tail(self._client.log_path(self.record), lines)
+
+    def _follow(self, lines: int | None) -> Iterator[str]:
+        if lines is None:
+            yield from follow_log(self._client, self.id)
+            return
+        past = tail(self._client.log_path(self.record), None)
+        yield tail(self._client.log_path(self.record), lines)
+        skip = len(past)
+        for text in follow_log(self._client, self.id):
+            if skip < len(text):
+                yield text[skip:]
+            skip = max(0, skip - len(text))
+
+    # -- wishes -------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """End it: a waiting job is taken out of the queue, a running one asked and then ended.
+
+        Raises
+        ------
+        NotAllowedNow
+            It has ended already.
+        """
+        self._client.intend(IntentKind.CANCEL, self.id)
+
+    def interrupt(self) -> None:
+        """Interrupt it, as Ctrl-C would; a waiting job is cancelled."""
+        self._client.intend(IntentKind.INTERRUPT, self.id)
+
+    def to_front(self) -> None:
+        """Move it to the front of the queue."""
+        self._client.intend(IntentKind.PRIORITY, self.id)
+
+    def retry(self, *, priority: bool = False) -> Job:
+        """Queue the same work again, as a new job with the same surroundings."""
+        return Job(self._client, resubmit(self._client, self.record, priority=priority).id)
+
+    # -- looks --------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        try:
+            record = self.record
+        except GpuqueueError as error:
+            return f"<Job {self.id}: {error}>"
+        return f"<Job {self.id} {record.tag}: {describe(record, self._client)}>"
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        text = repr(self)
+        try:
+            record = self.record
+            body = describe(record, self._client)
+        except GpuqueueError:
+            return {"text/plain": text}
+        colour = {"succeeded": "#2e7d32", "failed": "#c62828", "cancelled": "#757575"}.get(
+            str(record.state), "#1565c0"
+        )
+        markup = (
+            f'<div style="border-left:3px solid {colour};padding:2px 10px">'
+            f"<b>Job {record.id}</b> · {html.escape(record.tag)} · {html.escape(body)}"
+            f'<br><code style="opacity:.75">{html.escape(_shorten(record.command))}</code></div>'
+        )
+        return {"text/plain": text, "text/html": markup}
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Job)
+            and other.id == self.id
+            and other._client.home == self._client.home
+        )
+
+    def __hash__(self) -> int:
+        return hash((Job, self.id))
+
+
+def _ended(state: JobState) -> str:
+    return "was cancelled" if state is JobState.CANCELLED else str(state)
+
+
+def _shorten(command: str) -> str:
+    line = " ".join(command.split())
+    return line if len(line) <= 120 else f"{line[:117]}..."
+
+
+def describe(record: Record, client: LocalClient) -> str:
+    """A job's state in a few words for people."""
+    if record.state is JobState.QUEUED:
+        wait = client.why(record.id)
+        if wait is None:
+            return "about to start"
+        when = ""
+        if wait.expected is not None and wait.expected > time.time():
+            at = time.strftime("%H:%M", time.localtime(wait.expected))
+            when = f", expected to start in {format_duration(wait.expected - time.time())} ({at})"
+        return f"queued, position {wait.position}{when}; {wait.sentence}"
+    where = ""
+    if record.placement is not None and record.placement.grants:
+        index = {gpu.uuid: gpu.index for gpu in client.machine().gpus}
+        names = ", ".join(str(index.get(uuid, uuid)) for uuid in record.placement.gpus)
+        where = f" on GPU {names}"
+    words = f"{record.state}{where}"
+    if record.started is not None:
+        words += f", {format_duration((record.ended or time.time()) - record.started)}"
+    return f"{words}: {record.reason}" if record.reason else words

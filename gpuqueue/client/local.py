@@ -1,0 +1,291 @@
+"""The client that works on the store of this host directly, with or without a controller."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import getpass
+import itertools
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpuqueue.client.payload import Payload
+from gpuqueue.client.request import Options
+from gpuqueue.client.watch import Watch
+from gpuqueue.control.lead import ensure_lead, lead_of
+from gpuqueue.control.machine import Machine, machine_of, managed_gpus, policy_of, snapshot_of
+from gpuqueue.errors import DoesNotFit, NoSpace, NotAllowedNow
+from gpuqueue.model import TERMINAL, IntentKind, Job, JobState, Origin
+from gpuqueue.paths import Home, find_home
+from gpuqueue.plan import Plan, Wait, never_fits, plan
+from gpuqueue.run.files import LOG, write_json
+from gpuqueue.settings import SettingsFile
+from gpuqueue.store import Draft, Store
+
+__all__ = ["LocalClient", "default_client", "origin_here"]
+
+_APPLY = 2.0
+
+
+def origin_here() -> Origin:
+    """Where this process submits from."""
+    if path := os.environ.get("JPY_SESSION_NAME"):
+        return Origin("notebook", path, f"kernel-{os.getpid()}")
+    if "ipykernel" in sys.modules:
+        return Origin("notebook", "", f"kernel-{os.getpid()}")
+    script = getattr(sys.modules.get("__main__"), "__file__", "") or ""
+    return Origin("python", os.path.abspath(script) if script else "", f"pid-{os.getpid()}")
+
+
+class LocalClient:
+    """Submit, ask and wait on one state directory. Safe to use from several threads."""
+
+    def __init__(
+        self, home: Home | None = None, *, on_wait: Callable[[str], None] | None = None
+    ) -> None:
+        self.home = home or find_home()
+        self.store = Store(self.home.database, on_wait=on_wait)
+        self._settings = SettingsFile(self.home.config)
+        self._numbers = itertools.count()
+        self.home.jobs.mkdir(mode=0o700, exist_ok=True)
+
+    @property
+    def settings(self) -> Any:
+        """The settings in force."""
+        self._settings.refresh()
+        return self._settings.current
+
+    @property
+    def settings_warning(self) -> str:
+        """Why the settings file as it is now is not used; empty when all is well."""
+        return self._settings.warning
+
+    # -- submit ------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        work: Sequence[tuple[Payload, Options]],
+        *,
+        origin: Origin | None = None,
+        owner: str | None = None,
+        retry_of: int | None = None,
+    ) -> list[Job]:
+        """Queue jobs, all or none, and wake the controller.
+
+        Raises
+        ------
+        DoesNotFit
+            This machine can never run one of them or, with ``wait=False``, not now.
+        NoSpace
+            The disk is full. Nothing was queued.
+        """
+        machine = machine_of(self.store, self.settings)
+        for _, options in work:
+            self._check_fit(options, machine)
+        where = origin or origin_here()
+        who = owner or _user()
+        drafts = [
+            Draft(
+                kind=payload.kind,
+                request=options.request,
+                tag=options.tag or payload.tag,
+                owner=who,
+                command=payload.command,
+                cwd=payload.cwd,
+                origin=where,
+                key=options.key,
+                retry_of=retry_of,
+                to_front=options.to_front,
+            )
+            for payload, options in work
+        ]
+        with self._staged([payload for payload, _ in work]) as staged:
+            jobs = self.store.submit(drafts, lambda i, job_id: self._place(staged[i], job_id))
+        self.wake("submit")
+        return jobs
+
+    def _check_fit(self, options: Options, machine: Machine) -> None:
+        settings = self.settings
+        gpus = managed_gpus(settings, machine.gpus)
+        policy = policy_of(settings, machine.gpus)
+        if sentence := never_fits(options.request, gpus, policy):
+            raise DoesNotFit("request", sentence)
+        if not options.wait:
+            trial = Job(
+                id=2**62, kind="script", state=JobState.QUEUED, request=options.request,  # type: ignore[arg-type]
+                tag="", owner="", command="", cwd="", origin=Origin(), submitted=0, position=2**62,
+            )  # fmt: skip
+            jobs = [*self.store.live(), trial]
+            parents = self.store.states(options.request.after)
+            decision = plan(snapshot_of(jobs, parents, machine, settings), time.time())
+            if all(start.job != trial.id for start in decision.starts):
+                raise DoesNotFit("wait", f"cannot start now: {decision.wait(trial.id).sentence}")
+
+    @contextlib.contextmanager
+    def _staged(self, payloads: Sequence[Payload]) -> Iterator[list[Path]]:
+        """Write the job directories under names of their own, before any lock is taken."""
+        folders: list[Path] = []
+        try:
+            for payload in payloads:
+                name = f".new-{os.getpid()}-{threading.get_ident()}-{next(self._numbers)}"
+                folder = self.home.jobs / name
+                folder.mkdir(mode=0o700)
+                folders.append(folder)
+                for file_name, content in payload.files.items():
+                    handle = os.open(folder / file_name, os.O_CREAT | os.O_WRONLY, 0o600)
+                    with os.fdopen(handle, "wb") as file:
+                        file.write(content)
+                write_json(folder / "spec.json", payload.spec())
+            yield folders
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT) and not isinstance(error, NoSpace):
+                raise NoSpace(
+                    errno.ENOSPC,
+                    f"no space left on the disk of {self.home.root}; nothing was queued. Free "
+                    "some space and submit again, or set GPUQUEUE_HOME to another disk.",
+                ) from error
+            raise
+        finally:
+            for folder in folders:
+                if folder.exists():
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    def _place(self, staged: Path, job_id: int) -> None:
+        target = self.home.job(job_id)
+        try:
+            staged.rename(target)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            # left by a submit that was cut off before it was on record
+            shutil.rmtree(target, ignore_errors=True)
+            staged.rename(target)
+
+    def wake(self, line: str) -> None:
+        """Ring the controller; start one where none is and the settings allow it."""
+        autostart = self.settings.autostart and os.environ.get("GPUQUEUE_AUTOSTART") != "0"
+        ensure_lead(self.home, autostart=autostart, line=line)
+
+    # -- ask ---------------------------------------------------------------------------------
+
+    def job(self, job_id: int) -> Job:
+        """One job as it is now."""
+        return self.store.job(job_id)
+
+    def lead(self) -> Any:
+        """Who leads now; None if nobody does."""
+        return lead_of(self.store)
+
+    def machine(self) -> Machine:
+        """The machine as the controller last saw it."""
+        return machine_of(self.store, self.settings)
+
+    def plan(self, jobs: Sequence[Job] | None = None) -> Plan:
+        """What the scheduler would decide this moment: the source of every explanation."""
+        live = self.store.live() if jobs is None else jobs
+        wanted = {parent for job in live for parent in job.request.after}
+        parents = self.store.states(wanted) if wanted else {}
+        return plan(snapshot_of(live, parents, self.machine(), self.settings), time.time())
+
+    def why(self, job_id: int) -> Wait | None:
+        """Why a job waits, and until when; None if it does not."""
+        if self.job(job_id).state is not JobState.QUEUED:
+            return None
+        return self.plan().waits.get(job_id)
+
+    def log_path(self, job: Job) -> Path:
+        """Where the log of a job's latest attempt is (it may not exist yet)."""
+        return self.home.attempt(job.id, max(1, job.attempt)) / LOG
+
+    # -- wish --------------------------------------------------------------------------------
+
+    def intend(self, kind: IntentKind, job_id: int, value: int | None = None) -> None:
+        """Ask the controller for something about a job, and see what it says if it is there.
+
+        Raises
+        ------
+        UnknownJob, NotAllowedNow
+            There is no such job, or it cannot be done in its state.
+        """
+        job = self.job(job_id)
+        if job.state in TERMINAL:
+            raise NotAllowedNow(f"job {job_id} has already {_past(job.state)}")
+        if kind is IntentKind.SWAP:
+            other = self.job(value or 0)
+            if other.state is not JobState.QUEUED:
+                raise NotAllowedNow(f"job {value} is {other.state}; only waiting jobs can swap")
+        number = self.store.intend(kind, job_id, value)
+        with self.watch() as watch:
+            self.wake("intent")
+            deadline = time.monotonic() + _APPLY
+            while time.monotonic() < deadline:
+                intent = self.store.intent(number)
+                if intent.done is not None:
+                    if intent.error:
+                        raise NotAllowedNow(intent.error)
+                    return
+                watch.wait(0.1)
+
+    def watch(self) -> Watch:
+        """A doorbell that rings after each change."""
+        return Watch(self.home, autostart=self.settings.autostart)
+
+    def wait(self, job_id: int, timeout: float | None = None) -> Job:
+        """Block until a job has ended.
+
+        Raises
+        ------
+        TimeoutError
+            It has not ended in ``timeout`` seconds; it goes on.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self.watch() as watch:
+            while True:
+                job = self.job(job_id)
+                if job.state in TERMINAL:
+                    return job
+                left = 1.0 if deadline is None else min(1.0, deadline - time.monotonic())
+                if left <= 0:
+                    raise TimeoutError(f"job {job_id} is still {job.state}; it goes on")
+                watch.wait(left)
+
+    def close(self) -> None:
+        """Close the connection to the store."""
+        self.store.close()
+
+
+def _past(state: JobState) -> str:
+    return "been cancelled" if state is JobState.CANCELLED else str(state)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid-{os.getuid()}" if hasattr(os, "getuid") else "?"
+
+
+_clients: dict[tuple[int, str], LocalClient] = {}
+_clients_lock = threading.Lock()
+
+
+def default_client() -> LocalClient:
+    """The client of ``GPUQUEUE_HOME`` or this host's own state directory, one per process."""
+    home = find_home()
+    # a database connection does not survive a fork
+    key = (os.getpid(), str(home.root))
+    with _clients_lock:
+        client = _clients.get(key)
+        if client is None:
+            client = _clients[key] = LocalClient(home, on_wait=_tell)
+        return client
+
+
+def _tell(sentence: str) -> None:
+    print(f"gpuqueue: {sentence}", file=sys.stderr, flush=True)

@@ -1,0 +1,314 @@
+"""What is to be run, checked and made ready before anything is queued."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pickle
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gpuqueue
+from gpuqueue.errors import PayloadError
+from gpuqueue.model import JobKind
+
+__all__ = ["Payload", "function_payload", "notebook_payload", "python_payload", "script_payload"]
+
+_PYTHONS = frozenset({"python", "python3", f"python3.{sys.version_info.minor}"})
+_PRIVATE = ("JPY_PARENT_PID", "GPUQUEUE_JOB_ID", "GPUQUEUE_ATTEMPT_DIR", "GPUQUEUE_RUN_DIR")
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A job's work, ready to be written into its directory.
+
+    ``command`` is how it is shown; ``files`` are written beside the spec, name to content.
+    """
+
+    kind: JobKind
+    program: str
+    argv: tuple[str, ...]
+    command: str
+    tag: str
+    cwd: str
+    env: Mapping[str, str]
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+    def spec(self) -> dict[str, Any]:
+        """The content of ``spec.json``."""
+        return {
+            "kind": str(self.kind),
+            "program": self.program,
+            "argv": list(self.argv),
+            "cwd": self.cwd,
+            "env": dict(self.env),
+            **self.extra,
+        }
+
+
+def _surroundings(
+    cwd: str | os.PathLike[str] | None, env: Mapping[str, str] | None
+) -> tuple[str, dict[str, str]]:
+    try:
+        folder = os.path.abspath(os.fspath(cwd)) if cwd is not None else os.getcwd()
+    except FileNotFoundError:
+        raise PayloadError("cwd", "the current directory no longer exists; cd elsewhere") from None
+    if not os.path.isdir(folder):
+        raise PayloadError("cwd", f"{folder} is not a directory")
+    values = dict(os.environ)
+    for name, value in (env or {}).items():
+        if not isinstance(value, str) or "=" in name or "\0" in name + value:
+            raise PayloadError("env", f"{name}: both name and value must be plain text")
+        values[name] = value
+    for name in _PRIVATE:
+        values.pop(name, None)
+    return folder, values
+
+
+def _find(program: str, cwd: str, env: Mapping[str, str]) -> str:
+    if os.sep in program or (os.altsep and os.altsep in program):
+        path = os.path.join(cwd, program)
+        if not os.path.isfile(path):
+            raise PayloadError("command", f"there is no program {program} (in {cwd})")
+        if not os.access(path, os.X_OK):
+            hint = (
+                f"python {shlex.quote(program)}"
+                if program.endswith(".py")
+                else f"chmod +x {program}"
+            )
+            raise PayloadError("command", f"{program} is not executable; try: {hint}")
+        return path
+    found = shutil.which(program, path=env.get("PATH", os.defpath))
+    if found is None:
+        where = (
+            ""
+            if not os.path.exists(os.path.join(cwd, program))
+            else f"; for the file here write ./{program}"
+        )
+        raise PayloadError("command", f"there is no program {program!r} on PATH{where}")
+    return os.path.join(cwd, found)
+
+
+def _check_python(argv: Sequence[str], cwd: str) -> None:
+    """Refuse a Python command whose script or module is plainly missing."""
+    rest = list(argv[1:])
+    while rest:
+        word = rest.pop(0)
+        if word in ("-W", "-X", "--check-hash-based-pycs"):
+            rest[:1] = []
+        elif word == "-m":
+            return  # the module is found by the interpreter's own path, which is not ours
+        elif word == "-c" or word == "-":
+            return
+        elif not word.startswith("-"):
+            path = os.path.join(cwd, word)
+            if not os.path.exists(path):
+                raise PayloadError("command", f"there is no script {word} (in {cwd})")
+            return
+
+
+def _tag_of(argv: Sequence[str]) -> str:
+    for word in argv[1:]:
+        if word.endswith((".py", ".sh", ".ipynb")):
+            return Path(word).stem[:60] or "job"
+    return (Path(argv[0]).name or "job")[:60]
+
+
+def script_payload(
+    command: Sequence[str] | str,
+    *,
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    own_python: bool = True,
+) -> Payload:
+    """A program with its arguments, or a line for the shell.
+
+    With ``own_python``, the word ``python`` means the interpreter that submits, as in a notebook
+    one expects the kernel's own.
+
+    Raises
+    ------
+    PayloadError
+        There is no such program, script or working directory.
+    """
+    folder, values = _surroundings(cwd, env)
+    if isinstance(command, str):
+        if not command.strip():
+            raise PayloadError("command", "is empty")
+        if "\0" in command:
+            raise PayloadError("command", "holds a NUL character")
+        shell = _find("sh" if os.name == "posix" else "cmd", folder, values)
+        argv = [shell, "-c" if os.name == "posix" else "/c", command]
+        words = command.split()
+        return Payload(
+            JobKind.SCRIPT, shell, tuple(argv), command.strip(), _tag_of(words), folder, values
+        )
+    argv = [os.fspath(word) if isinstance(word, os.PathLike) else word for word in command]
+    if not argv:
+        raise PayloadError("command", "is empty")
+    for word in argv:
+        if not isinstance(word, str):
+            raise PayloadError("command", f"{word!r} is not text; turn it into a str first")
+        if "\0" in word:
+            raise PayloadError("command", f"{word!r} holds a NUL character")
+    shown = shlex.join(argv)
+    if own_python and argv[0] in _PYTHONS and sys.executable:
+        program = sys.executable
+    else:
+        program = _find(argv[0], folder, values)
+    if Path(argv[0]).name in _PYTHONS:
+        _check_python(argv, folder)
+    if own_python and argv[0] in _PYTHONS:
+        argv[0] = program
+    return Payload(JobKind.SCRIPT, program, tuple(argv), shown, _tag_of(argv), folder, values)
+
+
+def python_payload(
+    kind: JobKind,
+    *,
+    command: str,
+    tag: str,
+    files: Mapping[str, bytes],
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> Payload:
+    """A payload that ``gpuqueue.run.<kind>`` runs in this interpreter, with this import path."""
+    folder, values = _surroundings(cwd, env)
+    bootstrap = Path(gpuqueue.__file__).parent / "run" / "bootstrap.py"
+    path = [os.path.abspath(entry) if entry else folder for entry in sys.path]
+    root = str(Path(gpuqueue.__file__).parent.parent)
+    if root not in path:
+        path.append(root)
+    flags = ["-P"] if sys.version_info >= (3, 11) else []
+    return Payload(
+        kind,
+        sys.executable,
+        (sys.executable, *flags, str(bootstrap), str(kind)),
+        command,
+        tag[:60] or str(kind),
+        folder,
+        values,
+        {"sys_path": path, **(extra or {})},
+        files,
+    )
+
+
+def _dumps(value: Any, field_name: str, what: str) -> bytes:
+    import cloudpickle
+
+    try:
+        return bytes(cloudpickle.dumps(value, protocol=5))
+    except Exception as error:
+        raise PayloadError(
+            field_name,
+            f"{what} cannot be sent to another process ({type(error).__name__}: {error}). Leave "
+            "out what cannot travel (a lock, an open file, a connection) and make it inside the "
+            "function.",
+        ) from error
+
+
+def function_payload(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Payload:
+    """A call, pickled by value where the function was defined in a notebook or a script.
+
+    Raises
+    ------
+    PayloadError
+        The arguments do not match the function, or something cannot be pickled: names it.
+    """
+    name = getattr(function, "__qualname__", type(function).__name__)
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        raise PayloadError("arguments", f"{name}(): {error}") from None
+    except ValueError:
+        pass  # builtins without a signature
+    try:
+        content = _dumps((function, tuple(args), dict(kwargs)), "call", name)
+    except PayloadError:
+        # find out which part it is, to name it
+        _dumps(function, "function", f"{name}, or something it uses,")
+        for index, value in enumerate(args):
+            _dumps(value, "arguments", f"argument {index + 1}, a {type(value).__name__},")
+        for key, value in kwargs.items():
+            _dumps(value, key, f"a {type(value).__name__}")
+        raise
+    shown = ", ".join([*map(_short, args), *(f"{k}={_short(v)}" for k, v in kwargs.items())])
+    return python_payload(
+        JobKind.FUNCTION,
+        command=f"{name}({shown})",
+        tag=getattr(function, "__name__", name),
+        files={"payload": content},
+        cwd=cwd,
+        env=env,
+    )
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, int | float | bool | str | None):
+        text = repr(value)
+        return text if len(text) <= 40 else f"{text[:37]}..."
+    return f"<{type(value).__name__}>"
+
+
+def notebook_payload(
+    path: str | os.PathLike[str],
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Payload:
+    """A whole notebook, run from top to bottom as it is on disk now.
+
+    Raises
+    ------
+    PayloadError
+        There is no such notebook, or it is not one.
+    """
+    import nbformat
+
+    where = Path(cwd or os.getcwd()) / path
+    try:
+        notebook = nbformat.read(where, as_version=4)
+    except FileNotFoundError:
+        raise PayloadError("notebook", f"there is no notebook {where}") from None
+    except Exception as error:
+        raise PayloadError("notebook", f"{where} cannot be read as a notebook: {error}") from error
+    for name, value in (parameters or {}).items():
+        if not name.isidentifier():
+            raise PayloadError("parameters", f"{name!r} is not a name")
+        if not isinstance(value, int | float | bool | str | None | list | tuple | dict):
+            raise PayloadError(
+                "parameters", f"{name}: a {type(value).__name__} cannot be written into a notebook"
+            )
+    content = nbformat.writes(notebook).encode()
+    return python_payload(
+        JobKind.NOTEBOOK,
+        command=os.fspath(path),
+        tag=where.stem,
+        files={"payload": content},
+        # a notebook's relative paths are relative to the notebook
+        cwd=where.parent,
+        env=env,
+        extra={"parameters": dict(parameters or {}), "name": where.name},
+    )
+
+
+def load_result(path: str | os.PathLike[str]) -> tuple[str, Any]:
+    """What a function job kept: ``("value", v)`` or ``("error", (exception or None, text))``."""
+    with open(path, "rb") as file:
+        kind, value = pickle.load(file)
+    return kind, value

@@ -1,0 +1,124 @@
+"""From the options that people write to a ``Request``, checked field by field."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from gpuqueue.errors import InvalidRequest
+from gpuqueue.model import Preset, Request
+from gpuqueue.units import parse_bytes, parse_duration, parse_share
+
+__all__ = ["OPTIONS", "Options", "options_from"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """A request and what else a submit may say."""
+
+    request: Request
+    tag: str | None = None
+    key: str | None = None
+    to_front: bool = False
+    wait: bool = True
+
+
+OPTIONS = (
+    "preset", "gpus", "share", "mem", "slots", "eta", "priority", "after", "restartable",
+    "tag", "key", "wait",
+)  # fmt: skip
+"""Names of the options, the same in Python, on the command line and in REST."""
+
+
+def options_from(values: dict[str, Any]) -> Options:
+    """Check options as people write them.
+
+    Raises
+    ------
+    InvalidRequest
+        Names the field, what is wrong with it and what would be right.
+    """
+    for name in values:
+        if name not in OPTIONS:
+            close = difflib.get_close_matches(name, OPTIONS, 1)
+            hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(OPTIONS)}"
+            raise InvalidRequest(name, f"no such option{hint}")
+    values = {name: value for name, value in values.items() if value is not None}
+    priority = values.get("priority", 0)
+    share = parse_share(values["share"]) if "share" in values else None
+    request = Request(
+        preset=_preset(values.get("preset", Preset.ONE)),
+        gpus=_count(values.get("gpus"), "gpus", least=0),
+        share=share,
+        memory=parse_bytes(values["mem"], "mem") if "mem" in values else None,
+        slots=_count(values.get("slots"), "slots", least=0),
+        eta=parse_duration(values["eta"], "eta") if "eta" in values else None,
+        priority=0 if priority is True else _integer(priority, "priority"),
+        after=_after(values.get("after", ())),
+        restartable=_flag(values.get("restartable", False), "restartable"),
+    )
+    return Options(
+        request,
+        tag=_text(values.get("tag"), "tag"),
+        key=_text(values.get("key"), "key"),
+        to_front=priority is True,
+        wait=_flag(values.get("wait", True), "wait"),
+    )
+
+
+def _preset(value: Any) -> Preset:
+    try:
+        return Preset(value)
+    except ValueError:
+        names = ", ".join(Preset)
+        raise InvalidRequest("preset", f"{value!r} is not one of {names}") from None
+
+
+def _integer(value: Any, field: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise InvalidRequest(field, f"{value!r} is not a whole number")
+    try:
+        number = int(value)
+    except ValueError:
+        raise InvalidRequest(field, f"{value!r} is not a whole number") from None
+    if abs(number) > 2**31:
+        raise InvalidRequest(field, f"{value!r} is out of range")
+    return number
+
+
+def _count(value: Any, field: str, *, least: int) -> int | None:
+    if value is None:
+        return None
+    number = _integer(value, field)
+    if number < least:
+        raise InvalidRequest(field, f"{number} is too few; at least {least}")
+    return number
+
+
+def _after(value: Any) -> tuple[int, ...]:
+    if isinstance(value, str):
+        value = [part for part in value.split(",") if part.strip()]
+    elif not isinstance(value, Iterable):
+        value = [value]
+    ids = tuple(dict.fromkeys(_integer(getattr(item, "id", item), "after") for item in value))
+    if any(job_id <= 0 for job_id in ids):
+        raise InvalidRequest("after", "job numbers are positive")
+    return ids
+
+
+def _flag(value: Any, field: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidRequest(field, f"{value!r} is neither true nor false")
+    return value
+
+
+def _text(value: Any, field: str) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value.strip() or len(value) > 200:
+        raise InvalidRequest(field, "write 1 to 200 characters")
+    if any(ord(letter) < 32 for letter in value):
+        raise InvalidRequest(field, "control characters are not allowed")
+    return value.strip()

@@ -1,0 +1,54 @@
+"""Queue a copy of a job: the same work, surroundings and request."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuqueue.client.local import LocalClient
+from gpuqueue.client.payload import Payload
+from gpuqueue.client.request import Options
+from gpuqueue.errors import NotAllowedNow, PayloadError
+from gpuqueue.model import TERMINAL, Job
+from gpuqueue.run.files import SPEC, read_json
+
+__all__ = ["resubmit"]
+
+_KNOWN = {"kind", "program", "argv", "cwd", "env"}
+
+
+def resubmit(client: LocalClient, job: Job, *, priority: bool = False) -> Job:
+    """Queue the work of a job again.
+
+    Raises
+    ------
+    NotAllowedNow
+        The job has not ended.
+    PayloadError
+        Its directory is gone.
+    """
+    if job.state not in TERMINAL:
+        raise NotAllowedNow(f"job {job.id} is {job.state}; cancel it first, or wait for its end")
+    folder = client.home.job(job.id)
+    spec = read_json(folder / SPEC)
+    if spec is None:
+        raise PayloadError("job", f"the directory of job {job.id} is gone; submit it anew")
+    files = {}
+    if (folder / "payload").exists():
+        files["payload"] = (folder / "payload").read_bytes()
+    payload = Payload(
+        kind=job.kind,
+        program=spec["program"],
+        argv=tuple(spec["argv"]),
+        command=job.command,
+        tag=job.tag,
+        cwd=spec["cwd"],
+        env=spec["env"],
+        extra={name: value for name, value in spec.items() if name not in _KNOWN},
+        files=files,
+    )
+    # what it came after has ended by now, one way or the other
+    request = replace(job.request, after=(), priority=0 if priority else job.request.priority)
+    options = Options(request, tag=job.tag, key=job.key, to_front=priority)
+    return client.submit([(payload, options)], origin=job.origin, owner=job.owner, retry_of=job.id)[
+        0
+    ]

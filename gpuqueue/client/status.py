@@ -1,0 +1,200 @@
+"""GPUs, queue and recent jobs at one moment, as data and for people."""
+
+from __future__ import annotations
+
+import html
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuqueue.client.local import LocalClient
+from gpuqueue.control.machine import Machine, managed_gpus, policy_of
+from gpuqueue.model import ACTIVE, TERMINAL, Gpu, Job, JobState
+from gpuqueue.plan import Wait
+from gpuqueue.store import job_to_dict, plain
+from gpuqueue.units import format_bytes, format_duration, format_share
+
+__all__ = ["SCHEMA", "Status", "render", "status_of"]
+
+SCHEMA = 1
+"""Version of ``Status.to_dict``; a key is never removed without raising it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the machine and the queue are doing at one moment.
+
+    ``waits`` maps a waiting job's number to why it waits and until when.
+    """
+
+    at: float
+    lead: Mapping[str, Any] | None
+    home: str
+    machine: Machine
+    managed: tuple[Gpu, ...]
+    slots: int
+    shared_gpu: str | None
+    running: tuple[Job, ...]
+    waiting: tuple[Job, ...]
+    recent: tuple[Job, ...]
+    waits: Mapping[int, Wait]
+    settings: Mapping[str, Any]
+    warning: str = ""
+
+    @property
+    def slots_used(self) -> int:
+        """Slots that running jobs take."""
+        return sum(job.placement.slots for job in self.running if job.placement)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, schema 1."""
+        return {
+            "schema": SCHEMA,
+            "at": self.at,
+            "home": self.home,
+            "lead": None
+            if self.lead is None
+            else {key: self.lead[key] for key in ("pid", "kind", "since", "version")},
+            "problem": self.machine.problem,
+            "warning": self.warning,
+            "slots": {"used": self.slots_used, "total": self.slots},
+            "gpus": [self._gpu(gpu) for gpu in self.managed],
+            "running": [job_to_dict(job) for job in self.running],
+            "waiting": [self._waiting(job) for job in self.waiting],
+            "recent": [job_to_dict(job) for job in self.recent],
+            "settings": dict(self.settings),
+        }
+
+    def _gpu(self, gpu: Gpu) -> dict[str, Any]:
+        readings = {reading.gpu: reading for reading in self.machine.readings}
+        reading = readings.get(gpu.uuid)
+        outside, holders = (self.machine.outside or {}).get(gpu.uuid, (0, ()))
+        grants = [
+            {"job": job.id, "tag": job.tag, **plain(grant)}
+            for job in self.running
+            if job.placement
+            for grant in job.placement.grants
+            if grant.gpu == gpu.uuid
+        ]
+        told = {} if reading is None else plain(reading)
+        told.pop("gpu", None)
+        return {
+            **plain(gpu),
+            "shared": gpu.uuid == self.shared_gpu,
+            "grants": grants,
+            "compute_promised": sum(grant["compute"] for grant in grants),
+            "memory_promised": sum(grant["memory"] for grant in grants),
+            "outside": outside,
+            "outside_holders": list(holders),
+            "reading": told or None,
+        }
+
+    def _waiting(self, job: Job) -> dict[str, Any]:
+        wait = self.waits.get(job.id)
+        return job_to_dict(job) | {
+            "wait": None
+            if wait is None
+            else {
+                "position": wait.position,
+                "expected": wait.expected,
+                "reason": str(wait.reason),
+                "sentence": wait.sentence,
+                "hint": wait.hint,
+            }
+        }
+
+    def __str__(self) -> str:
+        return render(self)
+
+    def __repr__(self) -> str:
+        return render(self)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(render(self))}</pre>"
+
+
+def status_of(client: LocalClient, *, recent: int = 5) -> Status:
+    """Look at everything once."""
+    settings = client.settings
+    machine = client.machine()
+    live = client.store.live()
+    policy = policy_of(settings, machine.gpus)
+    waiting = sorted((job for job in live if job.state is JobState.QUEUED), key=lambda j: j.order)
+    return Status(
+        at=time.time(),
+        lead=client.lead(),
+        home=str(client.home.root),
+        machine=machine,
+        managed=managed_gpus(settings, machine.gpus),
+        slots=policy.slots,
+        shared_gpu=policy.shared_gpu,
+        running=tuple(job for job in live if job.state in ACTIVE),
+        waiting=tuple(waiting),
+        recent=tuple(client.store.jobs(states=sorted(TERMINAL), limit=recent)),
+        waits=client.plan(live).waits if waiting else {},
+        settings=settings.as_dict(),
+        warning=client.settings_warning,
+    )
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%H:%M", time.localtime(at))
+
+
+def _gpu_line(status: Status, gpu: Gpu) -> str:
+    view = status._gpu(gpu)  # noqa: SLF001 - one module's two ways to show the same
+    name = f"GPU {gpu.index}  {gpu.name}"
+    used = (view["reading"] or {}).get("memory_used")
+    words = [f"{format_bytes(used)} of {format_bytes(gpu.memory)} used"]
+    for grant in view["grants"]:
+        part = "whole" if grant["whole"] else format_share(grant["compute"]) + " of its compute"
+        if not grant["whole"] and not grant["compute"]:
+            part = "memory only"
+        memory = "" if grant["whole"] else f", {format_bytes(grant['memory'])}"
+        words.append(f"job {grant['job']} ({grant['tag']}: {part}{memory})")
+    if not view["grants"]:
+        words.append("free")
+    if view["outside_holders"]:
+        words.append("outside the queue: " + ", ".join(view["outside_holders"]))
+    mark = "  (shared)" if len(view["grants"]) > 1 else ""
+    return f"{name}{mark}  {'; '.join(words)}"
+
+
+def render(status: Status) -> str:
+    """The status as text for people."""
+    lead = status.lead
+    who = (
+        f"{lead['kind']}, pid {lead['pid']}" if lead else "none running; the next submit starts one"
+    )
+    lines = [f"controller: {who}    slots: {status.slots_used}/{status.slots} used"]
+    if status.warning:
+        lines.append(f"warning: {status.warning}")
+    lines += [_gpu_line(status, gpu) for gpu in status.managed]
+    if not status.managed:
+        lines.append(f"no GPUs{': ' + status.machine.problem if status.machine.problem else ''}")
+    if status.running:
+        lines.append("running")
+        for job in status.running:
+            ran = format_duration(status.at - job.started) if job.started else "starting"
+            eta = f" of about {format_duration(job.request.eta)}" if job.request.eta else ""
+            lines.append(f"  {job.id:>5}  {job.tag:<20} {job.owner:<10} {ran}{eta}")
+    if status.waiting:
+        lines.append("waiting")
+        for job in status.waiting:
+            wait = status.waits.get(job.id)
+            when = ""
+            if wait is not None and wait.expected is not None:
+                left = format_duration(wait.expected - status.at)
+                when = f"in {left} ({_clock(wait.expected)}): "
+            lines.append(
+                f"  {job.id:>5}  {job.tag:<20} {job.owner:<10} "
+                f"{when}{wait.sentence if wait else 'about to start'}"
+            )
+    if status.recent:
+        lines.append("recent")
+        for job in status.recent:
+            took = format_duration(job.ended - job.started) if job.ended and job.started else "-"
+            why = f": {job.reason.splitlines()[0]}" if job.reason else ""
+            lines.append(f"  {job.id:>5}  {job.tag:<20} {job.owner:<10} {job.state} {took}{why}")
+    return "\n".join(lines)

@@ -1,0 +1,319 @@
+"""The controller's loop: read, plan, act, record.
+
+It has no memory but the store and the job directories: what it holds between two turns can be
+thrown away at any instant, and the next lead goes on from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from gpuqueue.control.intents import carry_out
+from gpuqueue.control.launch import Launcher
+from gpuqueue.control.machine import FACT, Machine, outside_use, snapshot_of
+from gpuqueue.control.outcome import Outcome, outcome_of, sweep
+from gpuqueue.control.turn import Turn
+from gpuqueue.errors import GpuqueueError
+from gpuqueue.gpus import Devices, detect
+from gpuqueue.model import ACTIVE, Job, JobState, Placement, ProcessId
+from gpuqueue.paths import Home
+from gpuqueue.plan import plan
+from gpuqueue.run.files import BEGUN, CLAIM, read_json
+from gpuqueue.run.process import alive
+from gpuqueue.run.wake import Doorbell, ring
+from gpuqueue.settings import SettingsFile
+from gpuqueue.store import Store
+
+__all__ = ["Controller"]
+
+log = logging.getLogger("gpuqueue")
+
+TICK = 1.0
+"""Seconds between looks at the world when nothing rings."""
+_READ_IDLE = 5.0
+_CLAIM_PATIENCE = 5.0
+_MOST_ATTEMPTS = 5
+
+
+class Controller:
+    """Runs in the thread that calls ``run``; ``stop`` may be called from any other."""
+
+    def __init__(self, home: Home, on_commit: Callable[[], None] | None = None) -> None:
+        self.home = home
+        self.settings = SettingsFile(home.config)
+        self.store = Store(home.database, durable=False, patience=5.0)
+        self.launcher = Launcher(home)
+        self.bell = Doorbell(home.wake)
+        self.devices: Devices = detect(self.settings.current.fake_gpus)
+        self.machine = Machine(self.devices.gpus(), (), {}, self.devices.problem)
+        self.idle_since = time.monotonic()
+        self._on_commit = on_commit
+        self._stopping = threading.Event()
+        self._jobs: dict[int, Job] = {}
+        self._newest = 0
+        self._ordered: dict[int, float] = {}
+        self._last_read = 0.0
+        self._published: dict[str, Any] = {}
+        self._trouble = ""
+
+    # -- loop --------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Lead until ``stop``."""
+        self.launcher.start()
+        self._jobs = {job.id: job for job in self.store.live()}
+        self._newest = max(self._jobs, default=0)
+        lines, tick = [], True
+        next_tick = time.monotonic() + TICK
+        while not self._stopping.is_set():
+            try:
+                self.turn(lines, tick=tick)
+                self._trouble = ""
+            except (GpuqueueError, OSError) as error:
+                self._complain(error)
+            now = time.monotonic()
+            lines = self.bell.wait(next_tick - now)
+            tick = time.monotonic() >= next_tick
+            if tick:
+                next_tick = time.monotonic() + TICK
+
+    def stop(self) -> None:
+        """End the loop soon."""
+        self._stopping.set()
+        ring(self.home.wake, "stop")
+
+    def close(self) -> None:
+        """Let go of everything. The runners go on."""
+        self.bell.close()
+        self.launcher.close()
+        self.devices.close()
+        self.store.close()
+
+    def _complain(self, error: Exception) -> None:
+        # the same trouble comes back every second while it lasts: say it once
+        if str(error) != self._trouble:
+            self._trouble = str(error)
+            log.warning("gpuqueue: %s", error)
+        self._stopping.wait(TICK)
+
+    # -- one turn ----------------------------------------------------------------------------
+
+    def turn(self, lines: list[str], *, tick: bool) -> None:
+        """Take in what happened, decide, record it in one transaction, then act."""
+        turn = Turn(dict(self._jobs), time.time())
+        changed = self._take_in(turn, lines, tick=tick)
+        if tick:
+            changed |= self._look_around()
+        if changed or (tick and self._waits(turn)):
+            self._decide(turn)
+        if turn.moves or turn.intents:
+            turn.commit(self.store)
+            self._announce()
+        self._jobs = {key: job for key, job in turn.jobs.items() if not turn.ended(job)}
+        if self._jobs:
+            self.idle_since = time.monotonic()
+        for action in turn.actions:
+            action()
+
+    def _waits(self, turn: Turn) -> bool:
+        return any(job.state is JobState.QUEUED for job in turn.jobs.values())
+
+    def _take_in(self, turn: Turn, lines: list[str], *, tick: bool) -> bool:
+        rung: set[int] = set()
+        submitted = intended = tick
+        for line in lines:
+            word, _, number = line.partition(" ")
+            if number.isdigit():
+                rung.add(int(number))
+            submitted |= word == "submit"
+            intended |= word == "intent"
+        changed = False
+        if submitted:
+            for job in self.store.live(newer_than=self._newest):
+                turn.jobs[job.id] = job
+                self._newest = max(self._newest, job.id)
+                changed = True
+        # an exit may ring before this lead has seen its claim
+        for job_id in sorted(rung if not tick else {*rung, *turn.jobs}):
+            job = turn.jobs.get(job_id)
+            if job is not None and job.state in ACTIVE:
+                changed |= self._follow(turn, job, look=tick)
+        if intended or self._open_intents:
+            self._open_intents = False
+            for intent in self.store.open_intents():
+                done = carry_out(turn, intent)
+                self._open_intents |= not done
+                changed = True
+        return changed
+
+    _open_intents = True
+
+    def _look_around(self) -> bool:
+        """Re-read settings and GPUs where due; whether anything changed for the plan."""
+        changed = self.settings.refresh()
+        if changed:
+            if self.settings.warning:
+                log.warning("gpuqueue: %s", self.settings.warning)
+            self._renew_devices()
+        now = time.monotonic()
+        waiting = any(job.state is JobState.QUEUED for job in self._jobs.values())
+        if now - self._last_read >= (TICK if waiting else _READ_IDLE):
+            self._last_read = now
+            readings = self.devices.read()
+            outside = outside_use(self.machine.gpus, readings, self._jobs.values())
+            changed |= outside != self.machine.outside
+            self.machine = replace(
+                self.machine, readings=readings, outside=outside, problem=self.devices.problem
+            )
+        fact = self.machine.as_fact() | {"warning": self.settings.warning}
+        if fact != self._published:
+            self.store.set_fact(FACT, fact)
+            self._published = fact
+        return changed
+
+    def _renew_devices(self) -> None:
+        devices = detect(self.settings.current.fake_gpus)
+        if devices.gpus() == self.machine.gpus:
+            devices.close()
+            return
+        self.devices.close()
+        self.devices = devices
+        self.machine = Machine(devices.gpus(), (), {}, devices.problem)
+        self._last_read = 0.0
+
+    # -- jobs that hold a placement ----------------------------------------------------------
+
+    def _follow(self, turn: Turn, job: Job, *, look: bool) -> bool:
+        """See how far a started job is; ``look`` also checks that it is still there."""
+        folder = self.home.attempt(job.id, job.attempt)
+        outcome = outcome_of(folder, job)
+        if job.state is JobState.STARTING:
+            claim = read_json(folder / CLAIM)
+            if claim is None and outcome is None:
+                return self._await_claim(turn, job)
+            if claim is not None:
+                process = ProcessId(claim["pid"], claim["start"], claim["boot"])
+                began = outcome.started if outcome and outcome.started else turn.now
+                job = turn.move(
+                    job, "started", state=JobState.RUNNING, process=process, started=began
+                )
+                self._ordered.pop(job.id, None)
+                if outcome is None:
+                    return False
+        if outcome is None and look and job.process is not None and not alive(job.process):
+            # the record may have been written between the two looks
+            outcome = outcome_of(folder, job) or self._lost(job)
+        if outcome is None:
+            return False
+        self._end(turn, job, outcome)
+        return True
+
+    def _await_claim(self, turn: Turn, job: Job) -> bool:
+        sent = self._ordered.get(job.id)
+        if sent is None or time.monotonic() - sent > _CLAIM_PATIENCE:
+            turn.actions.append(lambda: self._launch(job))
+        return False
+
+    def _lost(self, job: Job) -> Outcome:
+        """The runner is gone without a record: end what it left and say what happened."""
+        folder = self.home.attempt(job.id, job.attempt)
+        sweep(folder)
+        assert job.process is not None
+        begun = (folder / BEGUN).exists()
+        again = job.request.restartable or (not begun and job.attempt < _MOST_ATTEMPTS)
+        return Outcome.lost(job.process, again=again)
+
+    def _end(self, turn: Turn, job: Job, outcome: Outcome) -> None:
+        turn.leave(job)
+        self._ordered.pop(job.id, None)
+        if outcome.again:
+            turn.move(
+                job, "requeued", state=JobState.QUEUED, placement=None, process=None,
+                started=None, reason=outcome.reason,
+            )  # fmt: skip
+            return
+        turn.move(
+            job, "ended", state=outcome.state, ended=outcome.ended or turn.now,
+            returncode=outcome.returncode, reason=outcome.reason,
+            started=job.started or outcome.started,
+        )  # fmt: skip
+
+    # -- starts ------------------------------------------------------------------------------
+
+    def _decide(self, turn: Turn) -> None:
+        waiting = [job for job in turn.jobs.values() if job.state is JobState.QUEUED]
+        if not waiting:
+            return
+        wanted = {parent for job in waiting for parent in job.request.after}
+        parents = self.store.states(wanted) if wanted else {}
+        parents |= {key: turn.jobs[key].state for key in wanted if key in turn.jobs}
+        snapshot = snapshot_of(turn.jobs.values(), parents, self.machine, self.settings.current)
+        decision = plan(snapshot, turn.now)
+        for drop in decision.drops:
+            turn.move(
+                turn.jobs[drop.job], "ended", state=JobState.CANCELLED, ended=turn.now,
+                reason=drop.reason,
+            )  # fmt: skip
+        for start in decision.starts:
+            self._start(turn, turn.jobs[start.job], start.placement)
+        if decision.drops:
+            self._decide(turn)  # children of what was dropped
+
+    def _start(self, turn: Turn, job: Job, placement: Placement) -> None:
+        started = turn.move(
+            job, "starting", state=JobState.STARTING, placement=placement,
+            attempt=job.attempt + 1, reason="",
+        )  # fmt: skip
+        turn.enter(started)
+        turn.actions.append(lambda: self._launch(started))
+
+    def _launch(self, job: Job) -> None:
+        """Order a runner. Only after the start is on record, so that none is started twice."""
+        assert job.placement is not None
+        by_uuid = {gpu.uuid: gpu for gpu in self.machine.gpus}
+        gpus = [by_uuid[uuid] for uuid in job.placement.gpus if uuid in by_uuid]
+        folder = self.home.attempt(job.id, job.attempt)
+        settings = self.settings.current
+        env = self.devices.environment(gpus) | {
+            "GPUQUEUE_JOB_ID": str(job.id),
+            "GPUQUEUE_ATTEMPT_DIR": str(folder),
+            "GPUQUEUE_RUN_DIR": str(folder / "run"),
+            "GPUQUEUE_HOME": str(self.home.root),
+            "PYTHONUNBUFFERED": "1",
+        }
+        if job.placement.grants:
+            grant = job.placement.grants[0]
+            env["GPUQUEUE_COMPUTE"] = f"{grant.compute / 1000:g}"
+            env["GPUQUEUE_MEMORY"] = str(grant.memory)
+        self._ordered[job.id] = time.monotonic()
+        self.launcher.order(
+            {
+                "job": job.id,
+                "job_dir": str(self.home.job(job.id)),
+                "attempt_dir": str(folder),
+                "env": env,
+                "wake": str(self.home.wake),
+                "grace": settings.grace,
+                "log_limit": settings.log_limit_bytes,
+            }
+        )
+
+    def _announce(self) -> None:
+        try:
+            names = [entry for entry in self.home.watchers.iterdir() if entry.suffix == ".bell"]
+        except OSError:
+            names = []
+        for name in names:
+            if not ring(name, "change"):
+                try:
+                    if time.time() - name.stat().st_mtime > 60:
+                        name.unlink()
+                except OSError:
+                    continue
+        if self._on_commit is not None:
+            self._on_commit()

@@ -1,0 +1,105 @@
+"""What becomes of a client's wish about a job."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+from gpuqueue.control.turn import Turn
+from gpuqueue.model import Intent, IntentKind, Job, JobState
+from gpuqueue.run.process import send_signal
+
+__all__ = ["carry_out", "order_conflict"]
+
+
+def carry_out(turn: Turn, intent: Intent) -> bool:
+    """Carry out an intent or refuse it; False if it must wait for a later turn."""
+    job = turn.jobs.get(intent.job)
+    if job is None:
+        turn.intents.append((intent, f"job {intent.job} has ended or does not exist"))
+        return True
+    if intent.kind in (IntentKind.CANCEL, IntentKind.INTERRUPT):
+        return _end(turn, intent, job)
+    if intent.kind is IntentKind.PRIORITY:
+        return _prioritise(turn, intent, job)
+    return _swap(turn, intent, job)
+
+
+def _end(turn: Turn, intent: Intent, job: Job) -> bool:
+    interrupt = intent.kind is IntentKind.INTERRUPT
+    if job.state is JobState.STARTING:
+        return False  # until its runner is there to be told
+    turn.intents.append((intent, ""))
+    if job.state is JobState.QUEUED:
+        reason = "interrupted while it waited" if interrupt else "cancelled while it waited"
+        turn.move(job, "ended", state=JobState.CANCELLED, ended=turn.now, reason=reason)
+    elif job.process is not None:
+        process, number = job.process, signal.SIGINT if interrupt else signal.SIGTERM
+        turn.move(job, "interrupting" if interrupt else "cancelling")
+        turn.actions.append(lambda: send_signal(process, number))
+    return True
+
+
+def order_conflict(jobs: dict[int, Job], changed: dict[int, Job]) -> str:
+    """Why a new queue order is not allowed: a job would stand before one it comes after."""
+    after = {**jobs, **changed}
+    for job in after.values():
+        for parent in job.request.after:
+            other = after.get(parent)
+            if (
+                other is not None
+                and other.state is JobState.QUEUED
+                and job.state is JobState.QUEUED
+                and job.order < other.order
+                and (job.id in changed or parent in changed)
+            ):
+                return f"job {job.id} comes after job {parent} and cannot be moved ahead of it"
+    return ""
+
+
+def _apply(turn: Turn, intent: Intent, event: str, changed: dict[int, Job]) -> bool:
+    error = order_conflict(turn.jobs, changed)
+    turn.intents.append((intent, error))
+    if not error:
+        for job_id, job in changed.items():
+            turn.move(turn.jobs[job_id], event, request=job.request, position=job.position)
+    return True
+
+
+def _prioritise(turn: Turn, intent: Intent, job: Job) -> bool:
+    if job.state is not JobState.QUEUED:
+        turn.intents.append((intent, f"job {job.id} is {job.state}; only a waiting job can move"))
+        return True
+    value = intent.value
+    if value is None:
+        others = [
+            other.request.priority
+            for other in turn.jobs.values()
+            if other.state is JobState.QUEUED and other.id != job.id
+        ]
+        value = max(others, default=-1) + 1
+    moved = replace(job, request=replace(job.request, priority=value))
+    return _apply(turn, intent, "moved", {job.id: moved})
+
+
+def _swap(turn: Turn, intent: Intent, job: Job) -> bool:
+    other = turn.jobs.get(intent.value or 0)
+    for number, one in ((intent.job, job), (intent.value, other)):
+        if one is None or one.state is not JobState.QUEUED:
+            words = "has ended or does not exist" if one is None else f"is {one.state}"
+            turn.intents.append((intent, f"job {number} {words}; only waiting jobs can swap"))
+            return True
+    assert other is not None
+    changed = {
+        job.id: replace(
+            job,
+            position=other.position,
+            request=replace(job.request, priority=other.request.priority),
+        ),
+        other.id: replace(
+            other,
+            position=job.position,
+            request=replace(other.request, priority=job.request.priority),
+        ),
+    }
+    return _apply(turn, intent, "moved", changed)

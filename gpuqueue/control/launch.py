@@ -1,0 +1,85 @@
+"""The controller's end of the launcher."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import gpuqueue
+from gpuqueue.paths import Home
+
+__all__ = ["Launcher", "python_command"]
+
+
+def python_command(module: str) -> list[str]:
+    """A command that runs a module of this very gpuqueue, however it came to be importable."""
+    root = str(Path(gpuqueue.__file__).parent.parent)
+    code = f"import sys; sys.path.insert(0, {root!r}); from {module} import main; main()"
+    return [sys.executable, "-P", "-c", code]
+
+
+class Launcher:
+    """A pre-started process that forks one runner per order; started again if it dies."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process ahead of the first order."""
+        log: BinaryIO | int
+        try:
+            log = open(self._home.log, "ab")  # noqa: SIM115 - handed to the child, closed below
+        except OSError:
+            log = subprocess.DEVNULL
+        try:
+            self._process = subprocess.Popen(
+                python_command("gpuqueue.run.launcher"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                cwd="/" if os.name == "posix" else None,
+                start_new_session=True,
+            )
+        finally:
+            if not isinstance(log, int):
+                log.close()
+
+    def order(self, order: dict[str, Any]) -> None:
+        """Have a runner forked. A repeated order is harmless: an attempt is claimed once.
+
+        Raises
+        ------
+        OSError
+            No launcher could be started.
+        """
+        line = json.dumps(order).encode() + b"\n"
+        for _ in range(2):
+            if self._process is None or self._process.poll() is not None:
+                self.start()
+            assert self._process is not None
+            assert self._process.stdin is not None
+            try:
+                self._process.stdin.write(line)
+                self._process.stdin.flush()
+            except OSError:
+                self.close()
+                continue
+            return
+        raise OSError("the launcher ended twice in a row")
+
+    def close(self) -> None:
+        """Let the launcher end; its runners go on."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(OSError):
+            assert process.stdin is not None
+            process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(2)

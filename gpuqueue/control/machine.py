@@ -1,0 +1,144 @@
+"""What the controller knows of the machine, as a fact in the store, and the snapshot for the plan.
+
+Clients build the same snapshot from the same facts, so that what they show about waiting is what
+the controller would decide.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpuqueue.gpus import detect
+from gpuqueue.model import ACTIVE, Gpu, Job, JobState, Reading
+from gpuqueue.plan import Card, Policy, Snapshot
+from gpuqueue.run.process import descendants
+from gpuqueue.settings import Settings
+from gpuqueue.store import Store, gpu_from, plain, reading_from
+from gpuqueue.units import format_bytes
+
+__all__ = ["FACT", "Machine", "machine_of", "snapshot_of"]
+
+FACT = "machine"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The GPUs of this host, what they said last, and who uses them outside the queue.
+
+    ``outside`` maps a GPU's UUID to bytes used and the words for who uses them.
+    """
+
+    gpus: tuple[Gpu, ...] = ()
+    readings: tuple[Reading, ...] = ()
+    outside: Mapping[str, tuple[int, tuple[str, ...]]] | None = None
+    problem: str = ""
+
+    def as_fact(self) -> dict[str, Any]:
+        """JSON form, for the store."""
+        return {
+            "gpus": [plain(gpu) for gpu in self.gpus],
+            "readings": [plain(reading) for reading in self.readings],
+            "outside": {u: [b, list(w)] for u, (b, w) in (self.outside or {}).items()},
+            "problem": self.problem,
+        }
+
+    @classmethod
+    def from_fact(cls, fact: Mapping[str, Any]) -> Machine:
+        """The machine from its JSON form."""
+        return cls(
+            tuple(gpu_from(item) for item in fact["gpus"]),
+            tuple(reading_from(item) for item in fact["readings"]),
+            {u: (b, tuple(w)) for u, (b, w) in fact["outside"].items()},
+            fact["problem"],
+        )
+
+
+def machine_of(store: Store, settings: Settings) -> Machine:
+    """The machine as the lead last saw it, or looked at now if none has led here yet."""
+    fact = store.fact(FACT)
+    if fact is not None:
+        return Machine.from_fact(fact)
+    devices = detect(settings.fake_gpus)
+    try:
+        return Machine(devices.gpus(), devices.read(), {}, devices.problem)
+    finally:
+        devices.close()
+
+
+def outside_use(
+    gpus: Sequence[Gpu], readings: Sequence[Reading], jobs: Iterable[Job]
+) -> dict[str, tuple[int, tuple[str, ...]]]:
+    """Bytes used on each GPU by programs that are not jobs of the queue, and who they are."""
+    running = [job for job in jobs if job.state in ACTIVE]
+    held = {gpu for job in running if job.placement for gpu in job.placement.gpus}
+    seen = any(process for reading in readings for process in reading.processes)
+    ours = set()
+    if seen:
+        for job in running:
+            if job.process is not None:
+                ours |= {job.process.pid, *descendants(job.process.pid)}
+    result = {}
+    for gpu, reading in zip(gpus, readings, strict=False):
+        used = reading.memory_used or 0
+        strangers = [process for process in reading.processes if process.pid not in ours]
+        mine = [process.memory for process in reading.processes if process.pid in ours]
+        if gpu.uuid not in held:
+            outside = used
+        elif None in mine or not reading.processes:
+            # nobody can tell whose it is: count only what strangers are known to hold
+            outside = sum(process.memory or 0 for process in strangers)
+        else:
+            outside = max(0, used - sum(memory or 0 for memory in mine))
+        if outside:
+            result[gpu.uuid] = (outside, tuple(_holder(p.pid, p.memory) for p in strangers))
+    return result
+
+
+def _holder(pid: int, memory: int | None) -> str:
+    user = "?"
+    try:
+        import psutil
+
+        user = psutil.Process(pid).username()
+    except (ImportError, psutil.Error, KeyError):
+        pass
+    return f"pid {pid} ({user}, {format_bytes(memory)})"
+
+
+def policy_of(settings: Settings, gpus: Sequence[Gpu]) -> Policy:
+    """The scheduler's rules on this machine."""
+    managed = managed_gpus(settings, gpus)
+    slots = settings.slots or 2 * len(managed) or max(1, (os.cpu_count() or 1) // 2)
+    by_index = {gpu.index: gpu.uuid for gpu in managed}
+    shared = by_index.get(settings.shared_gpu) or (managed[-1].uuid if managed else None)
+    return Policy(slots, shared, settings.packing, settings.gpu_free_perc)
+
+
+def managed_gpus(settings: Settings, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    """The GPUs that the queue may use."""
+    wanted = set(settings.gpus)
+    return tuple(gpu for gpu in gpus if not wanted or gpu.index in wanted)
+
+
+def snapshot_of(
+    jobs: Iterable[Job],
+    parents: Mapping[int, JobState],
+    machine: Machine,
+    settings: Settings,
+) -> Snapshot:
+    """All that a plan depends on."""
+    waiting, running = [], []
+    for job in jobs:
+        if job.state is JobState.QUEUED:
+            waiting.append(job)
+        elif job.state in ACTIVE:
+            running.append(job)
+    outside = machine.outside or {}
+    cards = tuple(
+        Card(gpu, *outside.get(gpu.uuid, (0, ()))) for gpu in managed_gpus(settings, machine.gpus)
+    )
+    policy = policy_of(settings, machine.gpus)
+    return Snapshot(cards, tuple(waiting), tuple(running), policy, parents)

@@ -1,0 +1,67 @@
+"""One turn of the controller: all its changes, recorded in one transaction or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpuqueue.model import TERMINAL, Intent, Job
+from gpuqueue.store import Store
+
+__all__ = ["Turn"]
+
+
+@dataclass(slots=True)
+class Turn:
+    """A working copy of the live jobs and what has been decided about them.
+
+    Attributes
+    ----------
+    jobs
+        Live jobs by id, as they will be once the turn is recorded.
+    now
+        The moment that the turn's events carry.
+    actions
+        What to do after it is recorded; none of it may be needed for the record to be true.
+    """
+
+    jobs: dict[int, Job]
+    now: float
+    moves: list[tuple[Job, Job, str]] = field(default_factory=list)
+    intents: list[tuple[Intent, str]] = field(default_factory=list)
+    actions: list[Callable[[], object]] = field(default_factory=list)
+    _entered: list[Job] = field(default_factory=list)
+    _left: list[Job] = field(default_factory=list)
+
+    def move(self, job: Job, event: str, **changes: Any) -> Job:
+        """Decide a change of a job, to be recorded with this event."""
+        after = replace(job, **changes)
+        self.jobs[job.id] = after
+        self.moves.append((job, after, event))
+        return after
+
+    def enter(self, job: Job) -> None:
+        """A job takes its placement."""
+        self._entered.append(job)
+
+    def leave(self, job: Job) -> None:
+        """A job gives its placement back."""
+        self._left.append(job)
+
+    def ended(self, job: Job) -> bool:
+        """Whether a job needs no more turns."""
+        return job.state in TERMINAL
+
+    def commit(self, store: Store) -> None:
+        """Record all of it."""
+        with store.transaction() as db:
+            for before, after, event in self.moves:
+                store.move(db, before, after, event, self.now)
+            for job in self._left:
+                store.vacate(db, job, self.now)
+            for job in self._entered:
+                if job.placement is not None:
+                    store.occupy(db, job, job.placement, self.now)
+            for intent, error in self.intents:
+                store.finish_intent(db, intent, self.now, error)

@@ -1,0 +1,277 @@
+"""The words of gpuqueue as frozen data. No I/O, no clock.
+
+Units everywhere: memory in bytes, compute in thousandths of one GPU, times in seconds since the
+epoch, durations in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+__all__ = [
+    "ACTIVE",
+    "TERMINAL",
+    "WHOLE",
+    "Event",
+    "Gpu",
+    "GpuProcess",
+    "Grant",
+    "Intent",
+    "IntentKind",
+    "Job",
+    "JobKind",
+    "JobState",
+    "Origin",
+    "Placement",
+    "Preset",
+    "ProcessId",
+    "Reading",
+    "Request",
+]
+
+WHOLE = 1000
+"""Thousandths in one whole GPU."""
+
+
+class JobState(StrEnum):
+    """Where a job is in its life; see docs/architecture.md for the arrows between them."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    FROZEN = "frozen"
+    EVICTING = "evicting"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+TERMINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+"""States that never change again."""
+
+ACTIVE = frozenset({JobState.STARTING, JobState.RUNNING, JobState.FROZEN, JobState.EVICTING})
+"""States in which a job has processes and holds its placement."""
+
+
+class JobKind(StrEnum):
+    """What a job's payload is."""
+
+    SCRIPT = "script"
+    FUNCTION = "function"
+    CELL = "cell"
+    NOTEBOOK = "notebook"
+
+
+class Preset(StrEnum):
+    """A named shape of request: how much of the machine, in one word."""
+
+    LIGHT = "light"
+    ONE = "one"
+    TWO = "two"
+    EXCLUSIVE = "exclusive"
+    CPU = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a job asks for. Immutable from the moment it is submitted.
+
+    Attributes
+    ----------
+    preset
+        The shape; the fields below override what it implies.
+    gpus
+        Number of GPUs, all at once; None is the preset's number.
+    share
+        Compute of each GPU in thousandths, 1 to 1000; None is no compute promise.
+    memory
+        Device memory of each GPU in bytes; None where it is unknown.
+    slots
+        How many of the machine's slots it takes; None is the preset's number.
+    eta
+        Expected run time in seconds; None where it is unknown.
+    priority
+        Higher starts first; 0 is normal.
+    after
+        Ids of the jobs that must have succeeded before this one starts.
+    restartable
+        It may be stopped and run again from the beginning.
+    """
+
+    preset: Preset = Preset.ONE
+    gpus: int | None = None
+    share: int | None = None
+    memory: int | None = None
+    slots: int | None = None
+    eta: float | None = None
+    priority: int = 0
+    after: tuple[int, ...] = ()
+    restartable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A job's part of one GPU: what the ledger counts as taken.
+
+    ``compute`` is thousandths and ``memory`` bytes. ``whole`` says that nobody else may be there.
+    """
+
+    gpu: str
+    compute: int
+    memory: int
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a job runs: its grants (none for a CPU job) and the slots it takes."""
+
+    grants: tuple[Grant, ...] = ()
+    slots: int = 1
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """UUIDs of its GPUs, in the order the job sees them."""
+        return tuple(grant.gpu for grant in self.grants)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """One process for all time: a pid alone may be given to a stranger.
+
+    ``start`` is the kernel's start time in its own ticks since boot, ``boot`` the boot's id.
+    """
+
+    pid: int
+    start: int
+    boot: str
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a request came from.
+
+    ``kind`` is ``notebook``, ``terminal``, ``python`` or ``rest``; ``path`` is the notebook's or
+    script's path where known; ``session`` tells one notebook kernel or terminal from another.
+    """
+
+    kind: str = "python"
+    path: str = ""
+    session: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request with its payload and its life, as the store knows it."""
+
+    id: int
+    kind: JobKind
+    state: JobState
+    request: Request
+    tag: str
+    owner: str
+    command: str
+    cwd: str
+    origin: Origin
+    submitted: float
+    position: int
+    attempt: int = 0
+    placement: Placement | None = None
+    started: float | None = None
+    ended: float | None = None
+    returncode: int | None = None
+    reason: str = ""
+    process: ProcessId | None = None
+    key: str | None = None
+    retry_of: int | None = None
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Sort key of the queue: priority, then position, then arrival."""
+        return (-self.request.priority, self.position, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One device.
+
+    Attributes
+    ----------
+    uuid
+        Its lasting name; everything internal refers to a GPU by it.
+    index
+        Its number in PCI bus order, for showing.
+    memory
+        Total device memory in bytes; None where the driver does not say (unified memory).
+    grain
+        The smallest step of compute that can be enforced on it, in thousandths.
+    fake
+        A pretend GPU: jobs see its index instead of its UUID.
+    """
+
+    uuid: str
+    index: int
+    name: str
+    memory: int | None
+    vendor: str = "nvidia"
+    grain: int = 1
+    fake: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process that holds memory on a GPU; ``memory`` in bytes, None where not told."""
+
+    pid: int
+    memory: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a GPU says of itself at one moment. None means that the driver does not tell.
+
+    Memory in bytes, utilisation in per cent, temperature in degrees Celsius, power in watts.
+    """
+
+    gpu: str
+    memory_used: int | None = None
+    utilization: int | None = None
+    temperature: int | None = None
+    power: float | None = None
+    processes: tuple[GpuProcess, ...] = ()
+
+
+class IntentKind(StrEnum):
+    """What a client may ask of the controller about a job that exists."""
+
+    CANCEL = "cancel"
+    INTERRUPT = "interrupt"
+    PRIORITY = "priority"
+    SWAP = "swap"
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A client's wish, written to the store and carried out by the controller."""
+
+    id: int
+    kind: IntentKind
+    job: int
+    value: int | None = None
+    at: float = 0.0
+    done: float | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One change, in the order it happened. ``seq`` grows by one."""
+
+    seq: int
+    at: float
+    job: int | None
+    kind: str
+    data: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,34 @@
+"""Pure scheduling: a ``Snapshot`` of the machine and its queue becomes a ``Plan``.
+
+No clock, no I/O, no randomness: the same snapshot and time always give the same plan.
+"""
+
+from gpuqueue.plan.decide import Plan, plan
+from gpuqueue.plan.need import need_of, never_fits
+from gpuqueue.plan.types import (
+    Card,
+    Drop,
+    Estimate,
+    Need,
+    Policy,
+    Snapshot,
+    Start,
+    Wait,
+    WaitReason,
+)
+
+__all__ = [
+    "Card",
+    "Drop",
+    "Estimate",
+    "Need",
+    "Plan",
+    "Policy",
+    "Snapshot",
+    "Start",
+    "Wait",
+    "WaitReason",
+    "need_of",
+    "never_fits",
+    "plan",
+]

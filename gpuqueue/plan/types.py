@@ -1,0 +1,166 @@
+"""What the scheduler is told and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gpuqueue.model import Gpu, Job, JobState, Placement
+
+__all__ = ["Card", "Drop", "Estimate", "Need", "Policy", "Snapshot", "Start", "Wait", "WaitReason"]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The rules of this machine.
+
+    Attributes
+    ----------
+    slots
+        The machine's budget of concurrent work.
+    shared_gpu
+        UUID of the GPU on which light jobs sit together; None where there is no GPU.
+    packing
+        Whether jobs of known need may share a GPU.
+    gpu_free_perc
+        A GPU that no job holds counts as free only if at least this per cent of its memory is
+        free of programs outside the queue.
+    """
+
+    slots: int
+    shared_gpu: str | None = None
+    packing: bool = True
+    gpu_free_perc: int = 75
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One managed GPU and what is on it that the queue does not know.
+
+    ``outside`` is bytes used by programs outside the queue; ``holders`` names them for people
+    (``pid 4711 (alice, 3G)``).
+    """
+
+    gpu: Gpu
+    outside: int = 0
+    holders: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a job is believed to take: run time in seconds, device memory in bytes per GPU."""
+
+    run_time: float | None = None
+    memory: int | None = None
+    learned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything that a decision depends on, at one moment.
+
+    Attributes
+    ----------
+    cards
+        The managed GPUs, by index.
+    waiting
+        The queued jobs, in any order.
+    running
+        The jobs that hold a placement.
+    parents
+        The state of every job that a waiting job comes after; missing means gone.
+    estimates
+        By job id; a job that is missing here has only what its request says.
+    """
+
+    cards: tuple[Card, ...]
+    waiting: tuple[Job, ...]
+    running: tuple[Job, ...]
+    policy: Policy
+    parents: Mapping[int, JobState] = field(default_factory=dict)
+    estimates: Mapping[int, Estimate] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A request in this machine's own terms.
+
+    Attributes
+    ----------
+    gpus
+        Number of GPUs, 0 for CPU work.
+    compute
+        Thousandths of each GPU that are promised, rounded up to the GPUs' grain; 0 is no promise.
+    memory
+        Bytes of each GPU; None is unknown.
+    whole
+        Nobody else may be on its GPUs.
+    light
+        It sits on the shared GPU, among light jobs only.
+    slots
+        Slots it takes.
+    exclusive
+        It runs alone on the machine.
+    """
+
+    gpus: int
+    compute: int
+    memory: int | None
+    whole: bool
+    light: bool
+    slots: int
+    exclusive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start this job now, here."""
+
+    job: int
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Cancel this waiting job, for this reason: it can never start."""
+
+    job: int
+    reason: str
+
+
+class WaitReason(StrEnum):
+    """Why a job waits, for machines."""
+
+    STARTING = "starting"
+    GPU = "gpu"
+    MEMORY = "memory"
+    SLOTS = "slots"
+    AFTER = "after"
+    RESERVATION = "reservation"
+    EXCLUSIVE = "exclusive"
+    OUTSIDE = "outside use"
+    NEVER = "never fits"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Why one job waits, and until when.
+
+    Attributes
+    ----------
+    position
+        Its place in the queue, from 1.
+    expected
+        When it is expected to start (seconds since the epoch); None where nobody can know.
+    reason, sentence
+        For machines and for people.
+    hint
+        What would let it start sooner; empty where there is nothing to say.
+    """
+
+    position: int
+    expected: float | None
+    reason: WaitReason
+    sentence: str
+    hint: str = ""

@@ -1,0 +1,85 @@
+"""The pieces that sentences about waiting are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+
+from gpuqueue.model import Job
+from gpuqueue.plan.board import Board, Space
+from gpuqueue.plan.claim import Claim
+from gpuqueue.units import format_duration
+
+__all__ = ["Names", "gpu_list", "listed", "strangers"]
+
+_SHOWN = 4
+
+
+def listed(parts: Sequence[str], word: str = "", *, shown: int = _SHOWN) -> str:
+    """``a``, ``a and b``, ``a, b and 3 more``."""
+    texts = list(parts[:shown])
+    if len(parts) > shown:
+        texts.append(f"{len(parts) - shown} more{f' {word}' if word else ''}")
+    if len(texts) < 2:
+        return "".join(texts)
+    return f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def gpu_list(indexes: Sequence[int], total: int) -> str:
+    """``GPU 1``, ``both GPUs``, ``all 4 GPUs``, ``GPUs 0 and 2``."""
+    if len(indexes) == 1:
+        return f"GPU {indexes[0]}"
+    if len(indexes) == total:
+        return "both GPUs" if total == 2 else f"all {total} GPUs"
+    return f"GPUs {listed([str(index) for index in indexes], shown=len(indexes))}"
+
+
+def strangers(space: Space) -> str:
+    """Who uses a GPU outside the queue."""
+    return listed(space.card.holders) or "a program outside the queue"
+
+
+class Names:
+    """Jobs as people know them."""
+
+    def __init__(self, jobs: Mapping[int, Job], now: float) -> None:
+        self._jobs = jobs
+        self._now = now
+
+    def job(self, job_id: int, end: float = inf) -> str:
+        """``job 3 (train, alice)``; says so if the job has outrun its estimated ``end``."""
+        job = self._jobs[job_id]
+        about = [text for text in (job.tag, job.owner) if text]
+        if -inf < end < self._now:
+            about.append(f"{format_duration(self._now - end)} past its estimate")
+        return f"job {job_id} ({', '.join(about)})" if about else f"job {job_id}"
+
+    def residents(self, board: Board, jobs: Sequence[int]) -> str:
+        """The named jobs that hold a placement."""
+        return listed([self.job(job, board.residents[job].end) for job in jobs], shown=2)
+
+    def holding(self, board: Board, spaces: Sequence[Space]) -> str:
+        """``GPU 0 is held by job 3 (train, alice), GPU 1 by job 4 (eval, bob)``."""
+        clauses: list[str] = []
+        verb = ""
+        for space in spaces[:_SHOWN]:
+            taken = not space.held.empty
+            now_verb = "is held" if taken else "is used outside the queue"
+            who = self.residents(board, sorted(space.parts)) if taken else strangers(space)
+            clauses.append(
+                f"GPU {space.index}{'' if now_verb == verb else f' {now_verb}'} by {who}"
+            )
+            verb = now_verb
+        if len(spaces) > _SHOWN:
+            clauses.append(f"and {len(spaces) - _SHOWN} more GPUs")
+        return ", ".join(clauses)
+
+    def claim(self, claim: Claim, gpus: int) -> str:
+        """``job 7 ahead of it is waiting for both GPUs``."""
+        if claim.alone:
+            what = "to run alone"
+        elif claim.gpus:
+            what = f"for {gpu_list(claim.gpus, gpus)}"
+        else:
+            what = f"for {claim.slots} slot{'' if claim.slots == 1 else 's'}"
+        return f"{self.job(claim.job)} ahead of it is waiting {what}"

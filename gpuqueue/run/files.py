@@ -1,0 +1,68 @@
+"""The files of a job's directory, and how they are written. Standard library only.
+
+===================  ==========================================================================
+``spec.json``        the payload and its surroundings as submitted (holds the environment: 0600)
+``payload``          a pickled call, a cell's source and inputs, where the kind has one
+``<attempt>/``       one start of the job:
+``  claim``          which runner has it; made by a hard link, so that only one can
+``  begun``          empty; made just before the payload starts
+``  log``            bytes as the job wrote them
+``  outputs.jsonl``  a cell's outputs, one JSON line each
+``  result``         what the payload gave back
+``  exit.json``      how it ended; written whole or not at all
+``  run/``           a fresh directory for the job's own files (``GPUQUEUE_RUN_DIR``)
+===================  ==========================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from typing import Any
+
+__all__ = ["BEGUN", "CLAIM", "EXIT", "LOG", "OUTPUTS", "RESULT", "SPEC", "read_json", "write_json"]
+
+SPEC = "spec.json"
+CLAIM = "claim"
+BEGUN = "begun"
+LOG = "log"
+OUTPUTS = "outputs.jsonl"
+RESULT = "result"
+EXIT = "exit.json"
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """The value in a JSON file; None if there is no such file or it is not whole."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return None
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Write a JSON file, private to the user, whole or not at all, and onto the disk."""
+    partial = f"{os.fspath(path)}.part"
+    handle = os.open(partial, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(handle, json.dumps(value).encode())
+        os.fsync(handle)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        raise
+    finally:
+        os.close(handle)
+    os.rename(partial, path)
+    sync_folder(os.path.dirname(os.path.abspath(path)))
+
+
+def sync_folder(path: str) -> None:
+    """Make a rename in a folder lasting."""
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

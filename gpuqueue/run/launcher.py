@@ -1,0 +1,65 @@
+"""A tiny process, started ahead of time, that forks one runner per job.
+
+Starting a Python interpreter takes tens of milliseconds and forking a small one about one, so the
+controller keeps this process beside it. It reads one JSON line per start from its standard input,
+imports nothing more once it runs, and ends when that input closes. The runners outlive it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+
+from gpuqueue.run.files import EXIT, write_json
+from gpuqueue.run.process import boot_id
+from gpuqueue.run.runner import Runner
+from gpuqueue.run.wake import ring
+
+__all__ = ["main"]
+
+
+def _fork(order: dict[str, object]) -> None:
+    try:
+        child = os.fork()
+    except OSError as error:
+        folder = str(order["attempt_dir"])
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        now = time.time()
+        write_json(
+            os.path.join(folder, EXIT),
+            {"returncode": None, "started": now, "ended": now, "reason": f"no process: {error}"},
+        )
+        ring(str(order["wake"]), f"exit {order['job']}")
+        return
+    if child:
+        return
+    try:
+        Runner(order).run()
+    except BaseException as error:  # noqa: BLE001 - the fork must never return into the loop
+        os.write(2, f"gpuqueue runner of job {order.get('job')}: {error!r}\n".encode())
+    finally:
+        os._exit(0)
+
+
+def main() -> None:
+    """Fork a runner for each order on standard input until it closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended runners are not kept as zombies
+    boot_id()
+    # signals wait until the runner has its own handlers
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    buffer = b""
+    while chunk := os.read(0, 1 << 20):
+        buffer += chunk
+        *lines, buffer = buffer.split(b"\n")
+        for line in lines:
+            _fork(json.loads(line))
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

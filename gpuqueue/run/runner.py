@@ -1,0 +1,283 @@
+"""The runner: supervises one job, and only reports. Standard library only.
+
+It claims the attempt, starts the payload in a session of its own, copies its output to the log,
+ends what the payload leaves behind and writes the exit record. It knows its job directory and
+nothing else. SIGTERM asks it to end the job, SIGINT to interrupt it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from gpuqueue.run.files import BEGUN, CLAIM, EXIT, LOG, read_json, sync_folder
+from gpuqueue.run.logfile import LogFile
+from gpuqueue.run.process import adopt_orphans, descendants, die_with_parent, identify
+from gpuqueue.run.wake import ring
+
+__all__ = ["Runner"]
+
+_EXIT_ROOM = 4096
+
+
+class Runner:
+    """One attempt at one job.
+
+    Parameters
+    ----------
+    order
+        What the controller says: ``job`` (number), ``job_dir``, ``attempt_dir``, ``env`` (added
+        to the payload's environment), ``wake`` (the controller's doorbell), ``grace`` (seconds
+        between asking and ending), ``log_limit`` (bytes).
+    """
+
+    def __init__(self, order: Mapping[str, Any]) -> None:
+        self.order = order
+        self.folder: str = order["attempt_dir"]
+        self.payload = 0
+        self.status: int | None = None
+        self.asked = ""
+        self.deadline: float | None = None
+        self.reason = ""
+        self._wakeup = (-1, -1)
+        self._told = False
+
+    # -- claim -------------------------------------------------------------------------------
+
+    def claim(self) -> bool:
+        """Take the attempt; False if another runner has it."""
+        os.makedirs(os.path.join(self.folder, "run"), mode=0o700, exist_ok=True)
+        me = identify(os.getpid())
+        assert me is not None
+        mine = os.path.join(self.folder, f".claim-{me.pid}-{me.start}")
+        with open(mine, "w", encoding="ascii") as file:
+            json.dump({"pid": me.pid, "start": me.start, "boot": me.boot}, file)
+        try:
+            # a link appears whole and for one runner only
+            os.link(mine, os.path.join(self.folder, CLAIM))
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(mine)
+        # room for the exit record, set aside while there is some: a full disk must not hide
+        # how a job ended
+        room = os.open(self._exit_part, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        with contextlib.suppress(OSError):
+            os.write(room, b" " * _EXIT_ROOM)
+        os.close(room)
+        return True
+
+    @property
+    def _exit_part(self) -> str:
+        return os.path.join(self.folder, EXIT + ".part")
+
+    # -- life --------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Do all of it. Returns when the job and everything it started has ended."""
+        os.setsid()
+        if not self.claim():
+            return
+        self._listen()
+        adopt_orphans()
+        ring(self.order["wake"], f"claim {self.order['job']}")
+        started = time.time()
+        log = LogFile(os.path.join(self.folder, LOG), self.order["log_limit"])
+        output = self._start()
+        try:
+            self._supervise(output, log)
+        finally:
+            log.close()
+        self._finish(started, log)
+
+    def _listen(self) -> None:
+        read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._wakeup = (read, write)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: self._ask("cancel"))
+        signal.signal(signal.SIGINT, lambda *_: self._ask("interrupt"))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
+
+    def _ask(self, what: str) -> None:
+        if what == "cancel" and self.deadline is None:
+            self.deadline = time.monotonic() + self.order["grace"]
+            if self.status is None:
+                self.asked = what
+                self._signal_payload(signal.SIGTERM)
+        elif what == "interrupt" and self.status is None:
+            self.asked = self.asked or what
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if self.payload:
+                    os.killpg(self.payload, signal.SIGINT)
+
+    def _signal_payload(self, number: int) -> None:
+        if self.payload:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.payload, number)
+                os.kill(self.payload, signal.SIGCONT)
+
+    # -- payload -----------------------------------------------------------------------------
+
+    def _start(self) -> int:
+        """Fork the payload; returns the end of the pipe from which its output comes."""
+        spec = read_json(os.path.join(self.order["job_dir"], "spec.json"))
+        output, sink = os.pipe2(os.O_CLOEXEC)
+        if spec is None:
+            self.reason = "the job's spec.json is gone or damaged"
+            self.status = -1
+            os.close(sink)
+            return output
+        env = {**spec["env"], **self.order["env"]}
+        trouble, report = os.pipe2(os.O_CLOEXEC)
+        os.close(os.open(os.path.join(self.folder, BEGUN), os.O_CREAT | os.O_WRONLY, 0o600))
+        if self.asked == "cancel":
+            self.status = -1
+            self.reason = "cancelled before it began"
+            os.close(sink)
+            return output
+        pid = os.fork()
+        if pid == 0:
+            self._become(spec, env, sink, report)
+        self.payload = pid
+        os.close(sink)
+        os.close(report)
+        with os.fdopen(trouble, "rb") as file:
+            if words := file.read():
+                self.reason = words.decode(errors="replace")
+        if self.asked == "cancel":  # it came between the check above and the fork
+            self._signal_payload(signal.SIGTERM)
+        return output
+
+    def _become(self, spec: Mapping[str, Any], env: dict[str, str], sink: int, report: int) -> None:
+        """In the forked child: turn into the payload. Never returns."""
+        what = "its program"
+        try:
+            signal.set_wakeup_fd(-1)
+            os.setsid()
+            die_with_parent()
+            for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(sink, 1)
+            os.dup2(sink, 2)
+            what = "its working directory"
+            os.chdir(spec["cwd"])
+            what = "its program"
+            if "umask" in spec:
+                os.umask(spec["umask"])
+            env["PWD"] = spec["cwd"]
+            os.execve(spec["program"], spec["argv"], env)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the parent tells it
+            words = error.strerror if isinstance(error, OSError) else repr(error)
+            where = getattr(error, "filename", None) or spec.get("program")
+            os.write(report, f"could not start: {what} ({where}): {words}".encode())
+        finally:
+            os._exit(127)
+
+    # -- supervision -------------------------------------------------------------------------
+
+    def _supervise(self, output: int, log: LogFile) -> None:
+        """Copy output and reap until the payload and all it started are gone."""
+        poller = select.poll()
+        poller.register(output, select.POLLIN)
+        poller.register(self._wakeup[0], select.POLLIN)
+        open_output = True
+        gone = self._reap()
+        while open_output or not gone:
+            # once all are gone only what is still in the pipe counts, whoever holds its other end
+            ready = poller.poll(0 if gone else self._patience(log))
+            if gone and all(handle != output for handle, _ in ready):
+                break
+            for handle, _ in ready:
+                if handle == output:
+                    data = os.read(output, 1 << 16)
+                    if data:
+                        log.write(data)
+                    else:
+                        poller.unregister(output)
+                        open_output = False
+                else:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(handle, 4096)
+            gone = self._reap()
+            if not gone:
+                self._press()
+            log.settle()
+        os.close(output)
+
+    def _patience(self, log: LogFile) -> float | None:
+        """Milliseconds to sleep at most; None until something happens."""
+        if self.deadline is not None:
+            left = (self.deadline - time.monotonic()) * 1000
+            return min(200.0, left + 1) if left > 0 else 50.0
+        return 1000.0 if log.behind else None
+
+    def _reap(self) -> bool:
+        """Collect ended children; whether none is left. Orphans count: they are ours."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return True
+            if pid == 0:
+                break
+            if pid == self.payload:
+                self.status = status
+        if self.status is not None and self.deadline is None:
+            # the payload ended by itself and left others behind: its GPUs are not free yet
+            self.deadline = time.monotonic() + self.order["grace"]
+        return False
+
+    def _press(self) -> None:
+        """Ask what is left to end, then end it, when somebody asked or the payload is gone."""
+        if self.deadline is None:
+            return
+        late = time.monotonic() >= self.deadline
+        if not late and self.status is None:
+            return  # the payload has been asked and may take its grace
+        if not late and self._told:
+            return
+        self._told = True
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+                if not late:
+                    os.kill(pid, signal.SIGCONT)
+
+    # -- exit --------------------------------------------------------------------------------
+
+    def _finish(self, started: float, log: LogFile) -> None:
+        returncode = None
+        if self.payload and self.status is not None:
+            returncode = os.waitstatus_to_exitcode(self.status)
+        record = {
+            "returncode": returncode,
+            "started": started,
+            "ended": time.time(),
+            "asked": self.asked,
+            "reason": self.reason,
+            "log_dropped": log.dropped,
+        }
+        text = json.dumps(record).encode().ljust(_EXIT_ROOM)
+        while True:
+            try:
+                handle = os.open(self._exit_part, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+                os.write(handle, text)
+                os.fsync(handle)
+                os.close(handle)
+                os.rename(self._exit_part, os.path.join(self.folder, EXIT))
+                break
+            except OSError:
+                if not os.path.isdir(self.folder):
+                    return  # somebody removed the job directory under us
+                time.sleep(1)  # no room although some was set aside: wait for it, the job is over
+        sync_folder(self.folder)
+        ring(self.order["wake"], f"exit {self.order['job']}")

@@ -1,0 +1,189 @@
+"""Every knob, its default and its help; read from ``config.toml`` in the state directory.
+
+All of it is optional: no file at all is a valid configuration. The file is read again when it
+changes; one that cannot be understood leaves the settings as they were, with a warning.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from traitlets import Bool, Float, HasTraits, Int, List, TraitError, Unicode, Union, validate
+
+from gpuqueue.errors import InvalidRequest
+from gpuqueue.units import parse_bytes
+
+__all__ = ["Settings", "SettingsFile", "load_settings", "render_settings"]
+
+
+class Settings(HasTraits):
+    """The settings of one state directory. Treated as immutable once loaded."""
+
+    gpus = List(
+        Int(min=0),
+        help="Indices of the GPUs that the queue may use; empty means all of them.",
+    )
+    slots = Int(
+        0,
+        min=0,
+        help="How much work runs at once. 0 means 2 per GPU or, without a GPU, half the cores.",
+    )
+    shared_gpu = Int(
+        -1,
+        min=-1,
+        help="Index of the GPU on which light jobs sit together; -1 means the last one.",
+    )
+    packing = Bool(True, help="Whether jobs of known need may share a GPU.")
+    gpu_free_perc = Int(
+        75,
+        min=0,
+        max=100,
+        help="A GPU that no job holds is free only if this per cent of its memory is free of "
+        "programs outside the queue.",
+    )
+    fake_gpus = Unicode(
+        "",
+        help='Pretend GPUs, such as "80G,80G" or "2xA100:40G", for trying things out. The '
+        "environment variable GPUQUEUE_FAKE_GPUS wins over this.",
+    )
+    grace = Float(
+        5.0,
+        min=0,
+        help="Seconds between asking a cancelled job to end and ending it.",
+    )
+    log_limit = Union(
+        [Unicode(), Int()],
+        default_value="1G",
+        help="The most that one job's log may take on disk; what is beyond it is not kept, and "
+        "the log says so.",
+    )
+    autostart = Bool(
+        True,
+        help="Whether a submit that finds no controller running starts one in the background.",
+    )
+    idle_exit = Float(
+        600.0,
+        min=0,
+        help="Seconds without any job after which a controller that was started in the "
+        "background ends itself. 0 means never.",
+    )
+    ui_port = Int(
+        8237,
+        min=0,
+        max=65535,
+        help="Port of `jupyter gpuqueue serve` on loopback; 0 means that nothing listens.",
+    )
+
+    @validate("log_limit")
+    def _log_limit_is_a_size(self, proposal: dict[str, Any]) -> Any:
+        parse_bytes(proposal["value"], "log_limit")
+        return proposal["value"]
+
+    @property
+    def log_limit_bytes(self) -> int:
+        """``log_limit`` in bytes."""
+        return parse_bytes(self.log_limit, "log_limit")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Name to value, sorted by name."""
+        return {name: getattr(self, name) for name in sorted(self.trait_names())}
+
+
+def _settings_from(table: dict[str, Any], where: str) -> Settings:
+    known = Settings.class_trait_names()
+    for name in table:
+        if name not in known:
+            raise InvalidRequest(name, f"no such setting in {where}; there are {', '.join(known)}")
+    try:
+        return Settings(**table)
+    except TraitError as error:
+        raise InvalidRequest(where, str(error)) from error
+
+
+def load_settings(path: Path) -> Settings:
+    """Read ``config.toml``; a missing file gives the defaults.
+
+    Raises
+    ------
+    InvalidRequest
+        The file is not TOML, or names a setting or a value that is not allowed.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Settings()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(str(path), f"cannot be read ({error})") from error
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidRequest(str(path), f"is not valid TOML: {error}") from error
+    return _settings_from(table, str(path))
+
+
+class SettingsFile:
+    """A ``config.toml`` that is read again when it changes on disk.
+
+    Attributes
+    ----------
+    warning
+        Why the file as it is now could not be used; empty when all is well.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.warning = ""
+        self._stamp: tuple[int, int] | None = None
+        self._current = Settings()
+        self.refresh()
+
+    @property
+    def current(self) -> Settings:
+        """The last settings that could be read."""
+        return self._current
+
+    def refresh(self) -> bool:
+        """Look at the file; return whether anything changed (settings or warning)."""
+        try:
+            stat = os.stat(self.path)  # noqa: PTH116 - called every second, Path.stat is slower
+            stamp = (stat.st_mtime_ns, stat.st_size)
+        except OSError:
+            stamp = (0, 0)
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        try:
+            self._current = load_settings(self.path)
+            self.warning = ""
+        except InvalidRequest as error:
+            self.warning = f"{error}; the settings stay as they were"
+        return True
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    return str(value)
+
+
+def render_settings(settings: Settings, notes: tuple[str, ...] = ()) -> str:
+    """Return a ``config.toml`` with every setting explained and commented out at its value."""
+    lines = ["# gpuqueue settings. Everything is optional; remove the # to change a value."]
+    lines += [f"# {note}" for note in notes]
+    for name in sorted(settings.trait_names()):
+        lines.append("")
+        words = (settings.trait_metadata(name, "help") or "").split()
+        line = "#"
+        for word in words:
+            if len(line) + len(word) > 88:
+                lines.append(line)
+                line = "#"
+            line += f" {word}"
+        lines += [line, f"# {name} = {_toml(getattr(settings, name))}"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,21 @@
+"""SQLite (WAL): jobs, events, intents, placements, facts. The only room with SQL."""
+
+from gpuqueue.store.codec import (
+    gpu_from,
+    job_to_dict,
+    plain,
+    reading_from,
+    request_from,
+)
+from gpuqueue.store.store import LIVE, Draft, Store
+
+__all__ = [
+    "LIVE",
+    "Draft",
+    "Store",
+    "gpu_from",
+    "job_to_dict",
+    "plain",
+    "reading_from",
+    "request_from",
+]

@@ -1,0 +1,160 @@
+"""Model objects to JSON text and back. What is unknown in the text is ignored, so that an older
+program can read what a newer one of the same schema version wrote.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from gpuqueue.model import (
+    Gpu,
+    GpuProcess,
+    Grant,
+    Job,
+    JobKind,
+    JobState,
+    Origin,
+    Placement,
+    Preset,
+    ProcessId,
+    Reading,
+    Request,
+)
+
+__all__ = [
+    "COLUMNS",
+    "dump",
+    "gpu_from",
+    "job_from",
+    "job_to_dict",
+    "load",
+    "placement_from",
+    "plain",
+    "process_from",
+    "reading_from",
+    "request_from",
+]
+
+_NAMES = {
+    cls: tuple(f.name for f in fields(cls))
+    for cls in (Request, Grant, Placement, ProcessId, Origin, Gpu, GpuProcess, Reading)
+}
+
+
+def dump(value: Any) -> str:
+    """Compact JSON text."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def load(text: str | None) -> Any:
+    """The value of JSON text; None for no text."""
+    return None if text is None else json.loads(text)
+
+
+def plain(value: Any) -> Any:
+    """A frozen model object as dictionaries and lists that JSON can hold."""
+    names = _NAMES.get(type(value))
+    if names is not None:
+        return {name: plain(getattr(value, name)) for name in names}
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    return value
+
+
+def request_from(data: Mapping[str, Any]) -> Request:
+    """A request from its dictionary."""
+    known = {name: data[name] for name in _NAMES[Request] if name in data}
+    known["preset"] = Preset(known.get("preset", Preset.ONE))
+    known["after"] = tuple(known.get("after", ()))
+    return Request(**known)
+
+
+def placement_from(data: Mapping[str, Any] | None) -> Placement | None:
+    """A placement from its dictionary."""
+    if data is None:
+        return None
+    grants = tuple(Grant(**{n: g[n] for n in _NAMES[Grant] if n in g}) for g in data["grants"])
+    return Placement(grants, data["slots"])
+
+
+def process_from(data: Mapping[str, Any] | None) -> ProcessId | None:
+    """A process identity from its dictionary."""
+    return None if data is None else ProcessId(data["pid"], data["start"], data["boot"])
+
+
+def gpu_from(data: Mapping[str, Any]) -> Gpu:
+    """A GPU from its dictionary."""
+    return Gpu(**{name: data[name] for name in _NAMES[Gpu] if name in data})
+
+
+def reading_from(data: Mapping[str, Any]) -> Reading:
+    """A reading from its dictionary."""
+    known = {name: data[name] for name in _NAMES[Reading] if name in data}
+    known["processes"] = tuple(
+        GpuProcess(item["pid"], item["memory"]) for item in known.get("processes", ())
+    )
+    return Reading(**known)
+
+
+COLUMNS = (
+    "id, kind, state, request, tag, owner, command, cwd, origin, submitted, position, attempt, "
+    "placement, started, ended, returncode, reason, process, key, retry_of"
+)
+
+
+def job_from(row: tuple[Any, ...]) -> Job:
+    """A job from a row of ``COLUMNS``."""
+    (
+        job_id, kind, state, request, tag, owner, command, cwd, origin, submitted, position,
+        attempt, placement, started, ended, returncode, reason, process, key, retry_of,
+    ) = row  # fmt: skip
+    return Job(
+        id=job_id,
+        kind=JobKind(kind),
+        state=JobState(state),
+        request=request_from(json.loads(request)),
+        tag=tag,
+        owner=owner,
+        command=command,
+        cwd=cwd,
+        origin=Origin(**json.loads(origin)),
+        submitted=submitted,
+        position=position,
+        attempt=attempt,
+        placement=placement_from(load(placement)),
+        started=started,
+        ended=ended,
+        returncode=returncode,
+        reason=reason,
+        process=process_from(load(process)),
+        key=key,
+        retry_of=retry_of,
+    )
+
+
+def job_to_dict(job: Job) -> dict[str, Any]:
+    """A job as people and programs outside see it: no environment, no secrets."""
+    return {
+        "id": job.id,
+        "kind": str(job.kind),
+        "state": str(job.state),
+        "tag": job.tag,
+        "owner": job.owner,
+        "command": job.command,
+        "cwd": job.cwd,
+        "origin": plain(job.origin),
+        "request": plain(job.request) | {"preset": str(job.request.preset)},
+        "submitted": job.submitted,
+        "started": job.started,
+        "ended": job.ended,
+        "returncode": job.returncode,
+        "reason": job.reason,
+        "attempt": job.attempt,
+        "placement": plain(job.placement),
+        "pid": job.process.pid if job.process else None,
+        "key": job.key,
+        "retry_of": job.retry_of,
+    }

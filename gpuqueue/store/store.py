@@ -1,0 +1,430 @@
+"""The store: jobs, events, intents, placements and facts, in one SQLite file.
+
+Everything that outlives a process is here or in a job's directory. Writers hold the lock for one
+short transaction at a time; readers never wait (write-ahead log).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gpuqueue.errors import NoSpace, StateDirectoryError, StateLocked, UnknownJob
+from gpuqueue.model import (
+    Event,
+    Intent,
+    IntentKind,
+    Job,
+    JobKind,
+    JobState,
+    Origin,
+    Placement,
+    Request,
+)
+from gpuqueue.store.codec import COLUMNS, dump, job_from, load, plain
+from gpuqueue.store.schema import migrate
+
+__all__ = ["LIVE", "Draft", "Store"]
+
+LIVE = ("queued", "starting", "running", "frozen", "evicting")
+_PATIENCE = 60.0
+_TRY = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A job before it has a number."""
+
+    kind: JobKind
+    request: Request
+    tag: str
+    owner: str
+    command: str
+    cwd: str
+    origin: Origin
+    key: str | None = None
+    retry_of: int | None = None
+    to_front: bool = False
+
+
+class Store:
+    """One connection to the state database; safe to use from several threads.
+
+    Parameters
+    ----------
+    path
+        The database file; it is created when missing.
+    durable
+        Commits reach the disk before they return (a submit must survive a power cut). The
+        controller does without: what it writes can be found again in the job directories.
+    patience
+        Seconds to wait for somebody else's lock before giving up.
+    on_wait
+        Called once, with a sentence, when a lock makes a write wait for more than a moment.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        durable: bool = True,
+        patience: float = _PATIENCE,
+        on_wait: Callable[[str], None] | None = None,
+    ) -> None:
+        self.path = path
+        self.patience = patience
+        self.on_wait = on_wait
+        self._lock = threading.RLock()
+        self._connection = self._open(durable=durable)
+
+    def _open(self, *, durable: bool) -> sqlite3.Connection:
+        try:
+            connection = sqlite3.connect(
+                self.path, timeout=_TRY, isolation_level=None, check_same_thread=False
+            )
+            connection.execute("PRAGMA busy_timeout = 250")
+            self._patiently(lambda: self._prepare(connection))
+            connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+        except sqlite3.OperationalError as error:
+            raise self._explain(error) from error
+        except sqlite3.DatabaseError as error:
+            raise StateDirectoryError(
+                f"{self.path} is damaged ({error}). Move it away (mv '{self.path}' "
+                f"'{self.path}.damaged') and start again; the job directories stay."
+            ) from error
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise StateDirectoryError(
+                f"{self.path}: this file system does not allow SQLite's write-ahead log "
+                f"(it answered {mode!r}). Set GPUQUEUE_HOME to a directory on a local disk."
+            )
+        migrate(connection, self.path)
+        with contextlib.suppress(OSError):
+            self.path.chmod(0o600)
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self._connection.close()
+
+    # -- how statements are run -------------------------------------------------------------
+
+    def _explain(self, error: sqlite3.Error) -> Exception:
+        code = getattr(error, "sqlite_errorcode", None) or 0
+        if code & 0xFF == sqlite3.SQLITE_FULL:
+            return NoSpace(
+                errno.ENOSPC,
+                f"no space left on the disk of {self.path}; nothing was queued. Free some space "
+                "and submit again, or set GPUQUEUE_HOME to another disk.",
+            )
+        if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return StateLocked(
+                f"another program has held the state database {self.path} locked for "
+                f"{self.patience:.0f} s. Find it with `fuser '{self.path}'`, or set GPUQUEUE_HOME "
+                "to another directory."
+            )
+        return StateDirectoryError(f"the state database {self.path} cannot be used: {error}")
+
+    def _patiently(self, action: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + self.patience
+        told = False
+        while True:
+            try:
+                return action()
+            except sqlite3.OperationalError as error:
+                busy = (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF in (
+                    sqlite3.SQLITE_BUSY,
+                    sqlite3.SQLITE_LOCKED,
+                )
+                if not busy or time.monotonic() >= deadline:
+                    raise self._explain(error) from error
+                if not told and self.on_wait is not None:
+                    told = True
+                    self.on_wait(f"waiting for the state database {self.path}, locked elsewhere")
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One write transaction: all of it or nothing.
+
+        Raises
+        ------
+        StateLocked, NoSpace, StateDirectoryError
+            The database could not be written.
+        """
+        with self._lock:
+            connection = self._connection
+            self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException as error:
+                with contextlib.suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                if isinstance(error, sqlite3.Error):
+                    raise self._explain(error) from error
+                raise
+
+    def _rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self._lock:
+            result: list[tuple[Any, ...]] = self._patiently(
+                lambda: self._connection.execute(sql, values).fetchall()
+            )
+        return result
+
+    # -- what clients write -----------------------------------------------------------------
+
+    def submit(self, drafts: Sequence[Draft], place: Callable[[int, int], None]) -> list[Job]:
+        """Insert jobs, all or none, and return them with their numbers.
+
+        ``place(index, job_id)`` is called inside the transaction, to move the payload of
+        ``drafts[index]`` to where job ``job_id`` will look for it; if it raises, nothing was
+        queued. A draft whose key belongs to a job that waits, runs or succeeded returns that job.
+        """
+        now = time.time()
+        jobs: list[Job] = []
+        with self.transaction() as db:
+            for index, draft in enumerate(drafts):
+                same = self._same_key(db, draft.key)
+                if same is not None:
+                    jobs.append(same)
+                    continue
+                job = self._insert(db, draft, now)
+                place(index, job.id)
+                jobs.append(job)
+        return jobs
+
+    def _same_key(self, db: sqlite3.Connection, key: str | None) -> Job | None:
+        if key is None:
+            return None
+        row = db.execute(
+            f"SELECT {COLUMNS} FROM jobs WHERE key = ? AND state NOT IN ('failed', 'cancelled') "
+            "ORDER BY id DESC LIMIT 1",
+            (key,),
+        ).fetchone()
+        return job_from(row) if row else None
+
+    def _insert(self, db: sqlite3.Connection, draft: Draft, now: float) -> Job:
+        request = draft.request
+        if draft.to_front:
+            top = db.execute("SELECT max(priority) FROM jobs WHERE state = 'queued' ").fetchone()[0]
+            request = replace(request, priority=max(top or 0, request.priority, 0) + 1)
+        for parent in request.after:
+            if not db.execute("SELECT 1 FROM jobs WHERE id = ?", (parent,)).fetchone():
+                raise UnknownJob(f"after: there is no job {parent}")
+        cursor = db.execute(
+            "INSERT INTO jobs (kind, state, priority, position, request, tag, owner, command, "
+            "cwd, origin, submitted, key, retry_of) "
+            "VALUES (?, 'queued', ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                draft.kind, request.priority, dump(plain(request)), draft.tag, draft.owner,
+                draft.command, draft.cwd, dump(plain(draft.origin)), now, draft.key,
+                draft.retry_of,
+            ),
+        )  # fmt: skip
+        job_id = int(cursor.lastrowid or 0)
+        db.execute("UPDATE jobs SET position = id WHERE id = ?", (job_id,))
+        self.record(db, now, job_id, "submitted", {})
+        return Job(
+            id=job_id, kind=draft.kind, state=JobState.QUEUED, request=request, tag=draft.tag,
+            owner=draft.owner, command=draft.command, cwd=draft.cwd, origin=draft.origin,
+            submitted=now, position=job_id, key=draft.key, retry_of=draft.retry_of,
+        )  # fmt: skip
+
+    def intend(self, kind: IntentKind, job_id: int, value: int | None = None) -> int:
+        """Write down a wish about a job for the controller; return the intent's number."""
+        with self.transaction() as db:
+            cursor = db.execute(
+                "INSERT INTO intents (kind, job, value, at) VALUES (?, ?, ?, ?)",
+                (str(kind), job_id, value, time.time()),
+            )
+            return int(cursor.lastrowid or 0)
+
+    # -- what the controller writes ---------------------------------------------------------
+
+    def record(
+        self,
+        db: sqlite3.Connection,
+        at: float,
+        job_id: int | None,
+        kind: str,
+        data: Mapping[str, Any],
+    ) -> int:
+        """Append an event within the caller's transaction; return its number."""
+        cursor = db.execute(
+            "INSERT INTO events (at, job, kind, data) VALUES (?, ?, ?, ?)",
+            (at, job_id, kind, dump(data)),
+        )
+        return int(cursor.lastrowid or 0)
+
+    def move(self, db: sqlite3.Connection, before: Job, after: Job, event: str, at: float) -> None:
+        """Change a job and record the event, within the caller's transaction.
+
+        A job in a terminal state never changes again; such a call is an error of the caller.
+        """
+        cursor = db.execute(
+            "UPDATE jobs SET state = ?, priority = ?, position = ?, request = ?, attempt = ?, "
+            "placement = ?, started = ?, ended = ?, returncode = ?, reason = ?, process = ? "
+            "WHERE id = ? AND state NOT IN ('succeeded', 'failed', 'cancelled')",
+            (
+                str(after.state), after.request.priority, after.position,
+                dump(plain(after.request)), after.attempt,
+                None if after.placement is None else dump(plain(after.placement)),
+                after.started, after.ended, after.returncode, after.reason,
+                None if after.process is None else dump(plain(after.process)), after.id,
+            ),
+        )  # fmt: skip
+        if cursor.rowcount != 1:
+            raise StateDirectoryError(f"job {after.id} is gone or has ended; it cannot {event}")
+        data: dict[str, Any] = {"state": str(after.state)}
+        if after.reason and after.reason != before.reason:
+            data["reason"] = after.reason
+        if after.returncode is not None:
+            data["returncode"] = after.returncode
+        self.record(db, at, after.id, event, data)
+
+    def occupy(self, db: sqlite3.Connection, job: Job, placement: Placement, at: float) -> None:
+        """Open the usage records of an attempt, within the caller's transaction."""
+        db.executemany(
+            "INSERT OR REPLACE INTO placements (job, attempt, gpu, compute, memory, since) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
+            [(job.id, job.attempt, g.gpu, g.compute, g.memory, at) for g in placement.grants],
+        )
+
+    def vacate(self, db: sqlite3.Connection, job: Job, at: float) -> None:
+        """Close the usage records of a job's attempt, within the caller's transaction."""
+        db.execute(
+            "UPDATE placements SET until = ? WHERE job = ? AND attempt = ? AND until IS NULL",
+            (at, job.id, job.attempt),
+        )
+
+    def finish_intent(
+        self, db: sqlite3.Connection, intent: Intent, at: float, error: str = ""
+    ) -> None:
+        """Mark an intent as carried out or refused, within the caller's transaction."""
+        db.execute("UPDATE intents SET done = ?, error = ? WHERE id = ?", (at, error, intent.id))
+
+    def set_fact(self, name: str, value: Any) -> None:
+        """Keep one JSON value under a name (the machine's GPUs, who leads)."""
+        with self.transaction() as db:
+            db.execute(
+                "INSERT INTO facts (name, value) VALUES (?, ?) "
+                "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                (name, dump(value)),
+            )
+
+    # -- what everybody reads ---------------------------------------------------------------
+
+    def fact(self, name: str) -> Any:
+        """The value under a name; None if there is none."""
+        rows = self._rows("SELECT value FROM facts WHERE name = ?", (name,))
+        return load(rows[0][0]) if rows else None
+
+    def job(self, job_id: int) -> Job:
+        """One job.
+
+        Raises
+        ------
+        UnknownJob
+            There is none with that number.
+        """
+        rows = self._rows(f"SELECT {COLUMNS} FROM jobs WHERE id = ?", (job_id,))
+        if not rows:
+            raise UnknownJob(f"there is no job {job_id}; `jupyter gpuqueue status` lists them")
+        return job_from(rows[0])
+
+    def live(self, newer_than: int = 0) -> list[Job]:
+        """Jobs that have not ended, with an id above ``newer_than``, by id."""
+        marks = ", ".join(f"'{state}'" for state in LIVE)
+        return [
+            job_from(row)
+            for row in self._rows(
+                f"SELECT {COLUMNS} FROM jobs WHERE state IN ({marks}) AND id > ? ORDER BY id",
+                (newer_than,),
+            )
+        ]
+
+    def jobs(
+        self,
+        *,
+        states: Iterable[str] | None = None,
+        owner: str | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[Job]:
+        """Jobs, newest first; ``before`` is the id to page on from."""
+        where, values = ["1"], []
+        if states is not None:
+            wanted = [str(state) for state in states]
+            where.append(f"state IN ({', '.join('?' * len(wanted))})")
+            values += wanted
+        if owner is not None:
+            where.append("owner = ?")
+            values.append(owner)
+        if before is not None:
+            where.append("id < ?")
+            values.append(str(before))
+        rows = self._rows(
+            f"SELECT {COLUMNS} FROM jobs WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?",
+            [*values, limit],
+        )
+        return [job_from(row) for row in rows]
+
+    def states(self, job_ids: Iterable[int]) -> dict[int, JobState]:
+        """The states of these jobs; ids that do not exist are missing."""
+        ids = json.dumps(sorted(set(job_ids)))
+        rows = self._rows(
+            "SELECT id, state FROM jobs WHERE id IN (SELECT value FROM json_each(?))", (ids,)
+        )
+        return {job_id: JobState(state) for job_id, state in rows}
+
+    def counts(self) -> dict[str, int]:
+        """How many jobs there are in each state."""
+        return dict(self._rows("SELECT state, count(*) FROM jobs GROUP BY state"))
+
+    def last_event(self) -> int:
+        """Number of the newest event."""
+        return int(self._rows("SELECT coalesce(max(seq), 0) FROM events")[0][0])
+
+    def events(
+        self, since: int = 0, *, job_id: int | None = None, limit: int = 1000
+    ) -> list[Event]:
+        """Events after number ``since``, oldest first."""
+        where, values = "seq > ?", [since]
+        if job_id is not None:
+            where += " AND job = ?"
+            values.append(job_id)
+        rows = self._rows(
+            f"SELECT seq, at, job, kind, data FROM events WHERE {where} ORDER BY seq LIMIT ?",
+            [*values, limit],
+        )
+        return [Event(seq, at, job, kind, load(data)) for seq, at, job, kind, data in rows]
+
+    def open_intents(self) -> list[Intent]:
+        """Intents that wait for the controller, oldest first."""
+        rows = self._rows(
+            "SELECT id, kind, job, value, at, done, error FROM intents "
+            "WHERE done IS NULL ORDER BY id"
+        )
+        return [Intent(i, IntentKind(k), *rest) for i, k, *rest in rows]
+
+    def intent(self, intent_id: int) -> Intent:
+        """One intent, with what became of it."""
+        rows = self._rows(
+            "SELECT id, kind, job, value, at, done, error FROM intents WHERE id = ?",
+            (intent_id,),
+        )
+        if not rows:
+            raise UnknownJob(f"there is no intent {intent_id}")
+        number, kind, *rest = rows[0]
+        return Intent(number, IntentKind(kind), *rest)

@@ -1,0 +1,1 @@
+"""gpuqueue in a Jupyter server: REST, events and the controller."""

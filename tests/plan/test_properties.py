@@ -1,0 +1,266 @@
+"""What must hold for any machine and any queue."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from copy import deepcopy
+from dataclasses import replace
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from machines import NOW, G, begun, card, job, machine, places, policy
+
+from gpuqueue.model import Job, JobState, Preset, Request
+from gpuqueue.plan import Snapshot, WaitReason, need_of, never_fits, plan
+
+SIZES = [None, 8 * G, 24 * G, 80 * G]
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> dict[str, object]:
+    """Fields of a request."""
+    return {
+        "preset": draw(st.sampled_from([preset.value for preset in Preset])),
+        "gpus": draw(st.sampled_from([None, None, None, 0, 1, 2, 3])),
+        "share": draw(st.sampled_from([None, None, 1, 250, 333, 500, 1000])),
+        "memory": draw(st.sampled_from([None, None, G, 8 * G, 12 * G, 24 * G, 90 * G])),
+        "slots": draw(st.sampled_from([None, None, None, 1, 2, 5])),
+        "priority": draw(st.sampled_from([0, 0, 0, 1, -1])),
+        "eta": draw(st.sampled_from([None, 10.0, 60.0, 600.0])),
+    }
+
+
+@st.composite
+def snapshots(draw: st.DrawFn, *, parents: bool = True) -> Snapshot:
+    """A machine with what earlier plans have put on it, and a queue."""
+    count = draw(st.integers(0, 4))
+    sizes = [draw(st.sampled_from(SIZES)) for _ in range(count)]
+    outside = [draw(st.sampled_from([0, 0, 0, G, 5 * G])) for _ in range(count)]
+    rules = policy(
+        draw(st.integers(1, 8)),
+        draw(st.integers(0, count - 1)) if count else None,
+        packing=draw(st.sampled_from([True, True, False])),
+        gpu_free_perc=draw(st.sampled_from([0, 75, 100])),
+    )
+    cards = [card(i, size) for i, size in enumerate(sizes)]
+    jobs = [
+        job(i, position=draw(st.integers(0, 5)), **asked)  # type: ignore[arg-type]
+        for i, asked in enumerate(draw(st.lists(requests(), max_size=14)), 1)
+    ]
+    cut = draw(st.integers(0, len(jobs)))
+    before = machine(cards, jobs[:cut], rules=rules)
+    active = [
+        replace(begun(before, start, NOW - 20), state=draw(st.sampled_from(ACTIVE)))
+        for start in plan(before, NOW - 20).starts
+    ]
+    waiting = [j for j in jobs if j.id not in {a.id for a in active}]
+    states: dict[int, JobState] = {}
+    if parents and waiting:
+        states, waiting = draw(families(waiting))
+    cards = [
+        card(i, size, outside=used)
+        for i, (size, used) in enumerate(zip(sizes, outside, strict=True))
+    ]
+    return machine(cards, waiting, active, rules, parents=states)
+
+
+ACTIVE = [JobState.RUNNING, JobState.RUNNING, JobState.STARTING, JobState.FROZEN]
+
+
+@st.composite
+def families(draw: st.DrawFn, waiting: list[Job]) -> tuple[dict[int, JobState], list[Job]]:
+    """Some of the jobs come after jobs 91 to 95."""
+    states = {
+        parent: state
+        for parent in range(91, 95)
+        if (state := draw(st.sampled_from([None, *JobState]))) is not None
+    }
+    grown = []
+    for child in waiting:
+        after = draw(st.sampled_from([(), (), (91,), (92, 93), (95,)]))
+        grown.append(replace(child, request=replace(child.request, after=after)))
+    return states, grown
+
+
+@given(snapshots())
+def test_nothing_is_promised_twice(snapshot: Snapshot) -> None:
+    found = plan(snapshot, NOW)
+    started = [begun(snapshot, start) for start in found.starts]
+    jobs = [*snapshot.running, *started]
+    compute: dict[str, int] = defaultdict(int)
+    memory: dict[str, int] = defaultdict(int)
+    on: dict[str, list[Job]] = defaultdict(list)
+    whole = set()
+    for each in jobs:
+        assert each.placement is not None
+        assert len(set(each.placement.gpus)) == len(each.placement.gpus)
+        for grant in each.placement.grants:
+            compute[grant.gpu] += grant.compute
+            memory[grant.gpu] += grant.memory
+            on[grant.gpu].append(each)
+            if grant.whole:
+                whole.add(grant.gpu)
+    touched = {uuid for each in started for uuid in each.placement.gpus}  # type: ignore[union-attr]
+    for each in snapshot.cards:
+        uuid = each.gpu.uuid
+        if uuid not in touched:
+            continue
+        assert compute[uuid] <= 1000
+        assert each.gpu.memory is None or memory[uuid] + each.outside <= each.gpu.memory
+        assert uuid not in whole or len(on[uuid]) == 1
+        assert len({j.request.preset is Preset.LIGHT for j in on[uuid]}) == 1
+    if started:
+        assert sum(j.placement.slots for j in jobs if j.placement) <= snapshot.policy.slots
+        alone = [j for j in jobs if j.request.preset is Preset.EXCLUSIVE]
+        assert not alone or len(jobs) == 1
+
+
+@given(snapshots())
+def test_a_start_is_what_the_request_needs(snapshot: Snapshot) -> None:
+    gpus = [each.gpu for each in snapshot.cards]
+    by_id = {j.id: j for j in snapshot.waiting}
+    for start in plan(snapshot, NOW).starts:
+        request = by_id[start.job].request
+        need = need_of(request, gpus, snapshot.policy)
+        assert never_fits(request, gpus, snapshot.policy) is None
+        assert start.placement.slots == need.slots
+        assert len(start.placement.grants) == need.gpus
+        for grant in start.placement.grants:
+            assert (grant.compute, grant.whole) == (need.compute, need.whole)
+            assert need.whole or need.memory in {None, grant.memory}
+            assert not need.light or grant.gpu == snapshot.policy.shared_gpu
+
+
+@given(snapshots())
+def test_jobs_come_after_their_parents(snapshot: Snapshot) -> None:
+    found = plan(snapshot, NOW)
+    started = {start.job for start in found.starts}
+    dropped = {drop.job for drop in found.drops}
+    lost = {JobState.FAILED, JobState.CANCELLED, None}
+    for each in snapshot.waiting:
+        states = {snapshot.parents.get(parent) for parent in each.request.after}
+        assert each.id not in started or states <= {JobState.SUCCEEDED}
+        assert (each.id in dropped) == bool(states & lost)
+
+
+@given(snapshots(), st.randoms(use_true_random=False))
+def test_it_is_a_pure_function_of_a_set(snapshot: Snapshot, random: Random) -> None:
+    before = deepcopy(snapshot)
+    found = plan(snapshot, NOW)
+    waits = dict(found.waits)
+    assert snapshot == before
+    assert plan(snapshot, NOW) == found
+    mixed = replace(
+        snapshot,
+        cards=tuple(random.sample(snapshot.cards, len(snapshot.cards))),
+        waiting=tuple(random.sample(snapshot.waiting, len(snapshot.waiting))),
+        running=tuple(random.sample(snapshot.running, len(snapshot.running))),
+    )
+    again = plan(mixed, NOW)
+    assert again == found
+    assert dict(again.waits) == waits
+    assert list(again.waits) == list(waits)
+
+
+@given(snapshots())
+def test_everybody_who_waits_is_told_why(snapshot: Snapshot) -> None:
+    found = plan(snapshot, NOW)
+    started = {start.job for start in found.starts}
+    dropped = {drop.job for drop in found.drops}
+    assert set(found.waits) == {j.id for j in snapshot.waiting} - dropped
+    assert [w.position for w in found.waits.values()] == list(range(1, len(found.waits) + 1))
+    for id_, wait in found.waits.items():
+        assert (wait.reason is WaitReason.STARTING) == (id_ in started)
+        assert wait.expected is None or wait.expected >= NOW
+        assert wait.sentence.strip() == wait.sentence != ""
+        assert "\n" not in wait.sentence + wait.hint
+        assert "None" not in wait.sentence + wait.hint
+        if id_ in started:
+            assert wait.expected == NOW
+        if wait.reason is WaitReason.NEVER:
+            assert wait.expected is None
+
+
+@given(snapshots())
+def test_the_plan_is_made_in_one_go(snapshot: Snapshot) -> None:
+    """Once its starts are carried out there is nothing more to start at that moment."""
+    found = plan(snapshot, NOW)
+    after = _carried_out(snapshot, NOW)
+    assert len(after.running) == len(snapshot.running) + len(found.starts)
+    assert plan(after, NOW).starts == ()
+
+
+@given(snapshots(parents=False))
+@settings(max_examples=60)
+def test_jobs_behind_never_put_off_the_first_in_line(snapshot: Snapshot) -> None:
+    """Whoever is first starts as soon as with nobody behind it: here, with exact estimates."""
+    if not snapshot.waiting:
+        return
+    gpus = [each.gpu for each in snapshot.cards]
+    queue = sorted(snapshot.waiting, key=lambda j: j.order)
+    first = next((j for j in queue if never_fits(j.request, gpus, snapshot.policy) is None), None)
+    if first is None:
+        return
+    told = [_told(j) for j in snapshot.running]
+    waiting = tuple(_told(j) for j in snapshot.waiting)
+    crowded = replace(snapshot, running=tuple(told), waiting=waiting)
+    lonely = replace(crowded, waiting=tuple(j for j in waiting if j.id == first.id))
+    assert _plays_until(crowded, first.id) == _plays_until(lonely, first.id)
+
+
+@given(snapshots(parents=False))
+@settings(max_examples=60)
+def test_the_forecast_is_what_then_happens(snapshot: Snapshot) -> None:
+    snapshot = replace(
+        snapshot,
+        running=tuple(_told(j) for j in snapshot.running),
+        waiting=tuple(_told(j) for j in snapshot.waiting),
+    )
+    for id_, wait in plan(snapshot, NOW).waits.items():
+        assert wait.expected == _plays_until(snapshot, id_)
+
+
+@given(snapshots())
+def test_a_hint_comes_true(snapshot: Snapshot) -> None:
+    for id_, wait in plan(snapshot, NOW).waits.items():
+        if not wait.hint.startswith("a share of "):
+            continue
+        share = round(float(wait.hint.split()[3]) * 1000)
+        waiting = tuple(
+            replace(j, request=replace(j.request, share=share)) if j.id == id_ else j
+            for j in snapshot.waiting
+        )
+        assert id_ in places(plan(replace(snapshot, waiting=waiting), NOW))
+
+
+def _told(each: Job) -> Job:
+    request: Request = each.request
+    state = each.state if each.state is JobState.QUEUED else JobState.RUNNING
+    return replace(each, state=state, request=replace(request, eta=request.eta or 100.0))
+
+
+def _carried_out(snapshot: Snapshot, at: float) -> Snapshot:
+    starts = plan(snapshot, at).starts
+    started = [begun(snapshot, start, at) for start in starts]
+    ids = {j.id for j in started}
+    return replace(
+        snapshot,
+        running=(*snapshot.running, *started),
+        waiting=tuple(j for j in snapshot.waiting if j.id not in ids),
+    )
+
+
+def _plays_until(snapshot: Snapshot, target: int) -> float | None:
+    """When the target starts if plans are carried out and jobs end as they said."""
+    at = NOW
+    while True:
+        snapshot = _carried_out(snapshot, at)
+        if all(j.id != target for j in snapshot.waiting):
+            return at
+        if not snapshot.running:
+            return None
+        ends = {j.id: (j.started or 0) + (j.request.eta or 0) for j in snapshot.running}
+        at = max(at, min(ends.values()))
+        left = tuple(j for j in snapshot.running if ends[j.id] > at)
+        snapshot = replace(snapshot, running=left)
