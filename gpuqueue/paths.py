@@ -7,6 +7,7 @@ lock needs locks that work; network file systems break both, often silently
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -173,10 +174,8 @@ def _candidates() -> list[Path]:
     import platformdirs
 
     found = []
-    try:
+    with contextlib.suppress(RuntimeError, KeyError):  # no HOME at all
         found.append(Path(platformdirs.user_state_dir("gpuqueue", appauthor=False)) / _host())
-    except (RuntimeError, KeyError):  # no HOME at all
-        pass
     if os.name == "posix":
         # /var/tmp is local and survives a reboot
         found.append(Path("/var/tmp") / f"gpuqueue-{os.geteuid()}" / _host())  # noqa: S108

@@ -36,7 +36,7 @@ class Settings(HasTraits):
         min=-1,
         help="Index of the GPU on which light jobs sit together; -1 means the last one.",
     )
-    packing = Bool(True, help="Whether jobs of known need may share a GPU.")
+    packing = Bool(default_value=True, help="Whether jobs of known need may share a GPU.")
     gpu_free_perc = Int(
         75,
         min=0,
@@ -61,7 +61,7 @@ class Settings(HasTraits):
         "the log says so.",
     )
     autostart = Bool(
-        True,
+        default_value=True,
         help="Whether a submit that finds no controller running starts one in the background.",
     )
     idle_exit = Float(
@@ -148,7 +148,7 @@ class SettingsFile:
     def refresh(self) -> bool:
         """Look at the file; return whether anything changed (settings or warning)."""
         try:
-            stat = os.stat(self.path)  # noqa: PTH116 - called every second, Path.stat is slower
+            stat = os.stat(self.path)
             stamp = (stat.st_mtime_ns, stat.st_size)
         except OSError:
             stamp = (0, 0)

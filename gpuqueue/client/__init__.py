@@ -42,7 +42,7 @@ __all__ = [
     "submit",
 ]
 
-Work = Callable[..., Any] | Sequence[str] | str | os.PathLike[str]
+Work = Callable[..., Any] | list[str] | tuple[str, ...] | str | os.PathLike[str]
 
 
 def payload_from(
@@ -84,7 +84,7 @@ def payload_from(
         if args:
             raise PayloadError("args", "a line for the shell takes no arguments; pass a list")
         return script_payload(work, cwd=cwd, env=env)
-    if isinstance(work, Sequence) and not isinstance(work, bytes | bytearray):
+    if isinstance(work, list | tuple):
         return script_payload([*work, *_texts(args)], cwd=cwd, env=env, own_python=own_python)
     raise PayloadError(
         "work",
@@ -140,10 +140,8 @@ def submit(
     >>> submit(train, lr=0.1, mem="6G", eta="10m")  # doctest: +SKIP
     >>> submit(["python", "train.py", "--lr", "0.1"], gpus=2)  # doctest: +SKIP
     """
-    takes_names = (
-        callable(work) or os.fspath(work).endswith(".ipynb")
-        if not isinstance(work, list | tuple)
-        else False
+    takes_names = callable(work) or (
+        isinstance(work, str | os.PathLike) and os.fspath(work).endswith(".ipynb")
     )
     known = {name: options.pop(name) for name in OPTIONS if name in options}
     if options and not takes_names:

@@ -23,7 +23,7 @@ from gpuqueue.units import format_duration
 __all__ = ["Job", "RemoteTraceback"]
 
 
-class RemoteTraceback(Exception):  # noqa: N818 - it is shown as a cause, never raised by itself
+class RemoteTraceback(Exception):
     """The traceback of an exception as it was in the job's own process."""
 
     def __init__(self, text: str) -> None:

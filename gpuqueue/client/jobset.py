@@ -168,9 +168,10 @@ class _Bar:
                 return text
 
         if self._handle is None:
-            self._handle = display(Line(text), display_id=True)  # type: ignore[no-untyped-call]
+            line = Line(text)  # type: ignore[no-untyped-call]
+            self._handle = display(line, display_id=True)  # type: ignore[no-untyped-call]
         else:
-            self._handle.update(Line(text))
+            self._handle.update(Line(text))  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         """Leave the bar as it is and go to the next line."""

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import getpass
 import itertools
+import json
 import os
 import shutil
 import sys
@@ -24,7 +25,7 @@ from gpuqueue.errors import DoesNotFit, NoSpace, NotAllowedNow
 from gpuqueue.model import TERMINAL, IntentKind, Job, JobState, Origin
 from gpuqueue.paths import Home, find_home
 from gpuqueue.plan import Plan, Wait, never_fits, plan
-from gpuqueue.run.files import LOG, write_json
+from gpuqueue.run.files import LOG, SPEC
 from gpuqueue.settings import SettingsFile
 from gpuqueue.store import Draft, Store
 
@@ -90,6 +91,7 @@ class LocalClient:
             self._check_fit(options, machine)
         where = origin or origin_here()
         who = owner or _user()
+        specs = [json.dumps(payload.spec()) for payload, _ in work]
         drafts = [
             Draft(
                 kind=payload.kind,
@@ -99,13 +101,14 @@ class LocalClient:
                 command=payload.command,
                 cwd=payload.cwd,
                 origin=where,
+                spec=spec,
                 key=options.key,
                 retry_of=retry_of,
                 to_front=options.to_front,
             )
-            for payload, options in work
+            for (payload, options), spec in zip(work, specs, strict=True)
         ]
-        with self._staged([payload for payload, _ in work]) as staged:
+        with self._staged([payload for payload, _ in work], specs) as staged:
             jobs = self.store.submit(drafts, lambda i, job_id: self._place(staged[i], job_id))
         self.wake("submit")
         return jobs
@@ -125,23 +128,26 @@ class LocalClient:
             parents = self.store.states(options.request.after)
             decision = plan(snapshot_of(jobs, parents, machine, settings), time.time())
             if all(start.job != trial.id for start in decision.starts):
-                raise DoesNotFit("wait", f"cannot start now: {decision.wait(trial.id).sentence}")
+                wait = decision.waits.get(trial.id)
+                why = wait.sentence if wait else "the machine is busy"
+                raise DoesNotFit("wait", f"cannot start now: {why}")
 
     @contextlib.contextmanager
-    def _staged(self, payloads: Sequence[Payload]) -> Iterator[list[Path]]:
-        """Write the job directories under names of their own, before any lock is taken."""
+    def _staged(self, payloads: Sequence[Payload], specs: Sequence[str]) -> Iterator[list[Path]]:
+        """Write the job directories under names of their own, before any lock is taken.
+
+        Only large payloads are flushed here: the spec is in the store too, whose commit is.
+        """
         folders: list[Path] = []
         try:
-            for payload in payloads:
+            for payload, spec in zip(payloads, specs, strict=True):
                 name = f".new-{os.getpid()}-{threading.get_ident()}-{next(self._numbers)}"
                 folder = self.home.jobs / name
                 folder.mkdir(mode=0o700)
                 folders.append(folder)
                 for file_name, content in payload.files.items():
-                    handle = os.open(folder / file_name, os.O_CREAT | os.O_WRONLY, 0o600)
-                    with os.fdopen(handle, "wb") as file:
-                        file.write(content)
-                write_json(folder / "spec.json", payload.spec())
+                    _write(folder / file_name, content, flush=True)
+                _write(folder / SPEC, spec.encode(), flush=False)
             yield folders
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT) and not isinstance(error, NoSpace):
@@ -258,6 +264,15 @@ class LocalClient:
     def close(self) -> None:
         """Close the connection to the store."""
         self.store.close()
+
+
+def _write(path: Path, content: bytes, *, flush: bool) -> None:
+    handle = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+        if flush:
+            file.flush()
+            os.fsync(handle)
 
 
 def _past(state: JobState) -> str:

@@ -104,7 +104,7 @@ def _check_python(argv: Sequence[str], cwd: str) -> None:
             rest[:1] = []
         elif word == "-m":
             return  # the module is found by the interpreter's own path, which is not ours
-        elif word == "-c" or word == "-":
+        elif word in ("-c", "-"):
             return
         elif not word.startswith("-"):
             path = os.path.join(cwd, word)
@@ -282,7 +282,7 @@ def notebook_payload(
 
     where = Path(cwd or os.getcwd()) / path
     try:
-        notebook = nbformat.read(where, as_version=4)
+        notebook = nbformat.read(where, as_version=4)  # type: ignore[no-untyped-call]
     except FileNotFoundError:
         raise PayloadError("notebook", f"there is no notebook {where}") from None
     except Exception as error:
@@ -294,7 +294,7 @@ def notebook_payload(
             raise PayloadError(
                 "parameters", f"{name}: a {type(value).__name__} cannot be written into a notebook"
             )
-    content = nbformat.writes(notebook).encode()
+    content = nbformat.writes(notebook).encode()  # type: ignore[no-untyped-call]
     return python_payload(
         JobKind.NOTEBOOK,
         command=os.fspath(path),

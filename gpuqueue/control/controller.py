@@ -6,6 +6,7 @@ thrown away at any instant, and the next lead goes on from there.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -23,7 +24,7 @@ from gpuqueue.gpus import Devices, detect
 from gpuqueue.model import ACTIVE, Job, JobState, Placement, ProcessId
 from gpuqueue.paths import Home
 from gpuqueue.plan import plan
-from gpuqueue.run.files import BEGUN, CLAIM, read_json
+from gpuqueue.run.files import BEGUN, CLAIM, SPEC, read_json, write_json
 from gpuqueue.run.process import alive
 from gpuqueue.run.wake import Doorbell, ring
 from gpuqueue.settings import SettingsFile
@@ -68,7 +69,8 @@ class Controller:
         self.launcher.start()
         self._jobs = {job.id: job for job in self.store.live()}
         self._newest = max(self._jobs, default=0)
-        lines, tick = [], True
+        lines: list[str] = []
+        tick = True
         next_tick = time.monotonic() + TICK
         while not self._stopping.is_set():
             try:
@@ -140,9 +142,9 @@ class Controller:
                 changed = True
         # an exit may ring before this lead has seen its claim
         for job_id in sorted(rung if not tick else {*rung, *turn.jobs}):
-            job = turn.jobs.get(job_id)
-            if job is not None and job.state in ACTIVE:
-                changed |= self._follow(turn, job, look=tick)
+            held = turn.jobs.get(job_id)
+            if held is not None and held.state in ACTIVE:
+                changed |= self._follow(turn, held, look=tick)
         if intended or self._open_intents:
             self._open_intents = False
             for intent in self.store.open_intents():
@@ -291,6 +293,7 @@ class Controller:
             env["GPUQUEUE_COMPUTE"] = f"{grant.compute / 1000:g}"
             env["GPUQUEUE_MEMORY"] = str(grant.memory)
         self._ordered[job.id] = time.monotonic()
+        self._mend_spec(job)
         self.launcher.order(
             {
                 "job": job.id,
@@ -302,6 +305,18 @@ class Controller:
                 "log_limit": settings.log_limit_bytes,
             }
         )
+
+    def _mend_spec(self, job: Job) -> None:
+        """Write the spec anew if a power cut took it: the store's copy was flushed, it was not."""
+        path = self.home.job(job.id) / SPEC
+        try:
+            if path.stat().st_size:
+                return
+        except OSError:
+            pass
+        if spec := self.store.spec(job.id):
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            write_json(path, json.loads(spec))
 
     def _announce(self) -> None:
         try:

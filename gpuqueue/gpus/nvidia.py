@@ -31,7 +31,7 @@ class _Card:
     handle: Any
 
 
-class _Lost(Exception):  # noqa: N818 - never leaves this module
+class _Lost(Exception):
     """The driver has given this card up."""
 
 

@@ -9,7 +9,7 @@
 ``  log``            bytes as the job wrote them
 ``  outputs.jsonl``  a cell's outputs, one JSON line each
 ``  result``         what the payload gave back
-``  exit.json``      how it ended; written whole or not at all
+``  exit.json``      how it ended; blank until it has, then written in place in one piece
 ``  run/``           a fresh directory for the job's own files (``GPUQUEUE_RUN_DIR``)
 ===================  ==========================================================================
 """
@@ -19,9 +19,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from typing import Any
 
-__all__ = ["BEGUN", "CLAIM", "EXIT", "LOG", "OUTPUTS", "RESULT", "SPEC", "read_json", "write_json"]
+__all__ = [
+    "BEGUN",
+    "CLAIM",
+    "EXIT",
+    "LOG",
+    "OUTPUTS",
+    "RESULT",
+    "SPEC",
+    "read_json",
+    "reserve_exit",
+    "write_exit",
+    "write_json",
+]
 
 SPEC = "spec.json"
 CLAIM = "claim"
@@ -30,6 +43,7 @@ LOG = "log"
 OUTPUTS = "outputs.jsonl"
 RESULT = "result"
 EXIT = "exit.json"
+_EXIT_ROOM = 4096
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
@@ -66,3 +80,42 @@ def sync_folder(path: str) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def reserve_exit(folder: str) -> None:
+    """Set aside room for the exit record while there is some.
+
+    A full disk must not hide how a job ended. A blank file reads as "no record yet".
+    """
+    handle = os.open(os.path.join(folder, EXIT), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with contextlib.suppress(OSError):
+        os.write(handle, b" " * _EXIT_ROOM)
+    os.close(handle)
+
+
+def write_exit(folder: str, record: dict[str, Any]) -> None:
+    """Write the exit record into its room, in one piece, and onto the disk.
+
+    In place rather than by a rename: the room is there, one flush of data is enough, and what is
+    read in the middle of the write is no valid JSON and so no record. Waits for room if there is
+    none; gives up only when the folder is gone.
+    """
+    text = json.dumps(record).encode()
+    if len(text) > _EXIT_ROOM:
+        text = json.dumps(record | {"reason": str(record.get("reason", ""))[:500]}).encode()
+    while True:
+        try:
+            handle = os.open(
+                os.path.join(folder, EXIT), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600
+            )
+            try:
+                os.pwrite(handle, text.ljust(_EXIT_ROOM), 0)
+                os.fdatasync(handle)
+            finally:
+                os.close(handle)
+        except OSError:
+            if not os.path.isdir(folder):
+                return
+            time.sleep(1)
+        else:
+            return

@@ -7,13 +7,14 @@ imports nothing more once it runs, and ends when that input closes. The runners 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import sys
 import time
 
-from gpuqueue.run.files import EXIT, write_json
+from gpuqueue.run.files import write_exit
 from gpuqueue.run.process import boot_id
 from gpuqueue.run.runner import Runner
 from gpuqueue.run.wake import ring
@@ -28,10 +29,8 @@ def _fork(order: dict[str, object]) -> None:
         folder = str(order["attempt_dir"])
         os.makedirs(folder, mode=0o700, exist_ok=True)
         now = time.time()
-        write_json(
-            os.path.join(folder, EXIT),
-            {"returncode": None, "started": now, "ended": now, "reason": f"no process: {error}"},
-        )
+        reason = f"no process could be started for it: {error}"
+        write_exit(folder, {"returncode": None, "started": now, "ended": now, "reason": reason})
         ring(str(order["wake"]), f"exit {order['job']}")
         return
     if child:
@@ -50,6 +49,8 @@ def main() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended runners are not kept as zombies
     boot_id()
+    gc.freeze()  # a fork then copies fewer pages when it touches them
+    gc.disable()
     # signals wait until the runner has its own handlers
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     buffer = b""

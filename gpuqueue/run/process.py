@@ -20,14 +20,12 @@ __all__ = [
     "alive",
     "boot_id",
     "descendants",
-    "die_with_parent",
     "identify",
     "marked",
     "send_signal",
 ]
 
 _LINUX = sys.platform.startswith("linux")
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -166,10 +164,3 @@ def adopt_orphans() -> bool:
     """Make orphaned descendants children of this process; whether the system can do that."""
     prctl = _prctl()
     return prctl is not None and prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
-
-
-def die_with_parent() -> None:
-    """End this process when the one that forked it dies, where the system can do that."""
-    prctl = _prctl()
-    if prctl is not None:
-        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

@@ -1,5 +1,7 @@
-"""Model objects to JSON text and back. What is unknown in the text is ignored, so that an older
-program can read what a newer one of the same schema version wrote.
+"""Model objects to JSON text and back.
+
+What is unknown in the text is ignored, so that an older program can read what a newer one of the
+same schema version wrote.
 """
 
 from __future__ import annotations

@@ -74,6 +74,11 @@ CREATE TABLE placements (
     PRIMARY KEY (job, attempt, gpu)
 ) WITHOUT ROWID;
 
+CREATE TABLE specs (
+    job  INTEGER PRIMARY KEY,
+    spec TEXT NOT NULL
+);
+
 CREATE TABLE facts (
     name  TEXT PRIMARY KEY,
     value TEXT NOT NULL

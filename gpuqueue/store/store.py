@@ -19,6 +19,7 @@ from typing import Any
 
 from gpuqueue.errors import NoSpace, StateDirectoryError, StateLocked, UnknownJob
 from gpuqueue.model import (
+    TERMINAL,
     Event,
     Intent,
     IntentKind,
@@ -41,7 +42,7 @@ _TRY = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A job before it has a number."""
+    """A job before it has a number. ``spec`` is the text of its ``spec.json``."""
 
     kind: JobKind
     request: Request
@@ -50,6 +51,7 @@ class Draft:
     command: str
     cwd: str
     origin: Origin
+    spec: str
     key: str | None = None
     retry_of: int | None = None
     to_front: bool = False
@@ -234,6 +236,7 @@ class Store:
         )  # fmt: skip
         job_id = int(cursor.lastrowid or 0)
         db.execute("UPDATE jobs SET position = id WHERE id = ?", (job_id,))
+        db.execute("INSERT INTO specs (job, spec) VALUES (?, ?)", (job_id, draft.spec))
         self.record(db, now, job_id, "submitted", {})
         return Job(
             id=job_id, kind=draft.kind, state=JobState.QUEUED, request=request, tag=draft.tag,
@@ -286,6 +289,8 @@ class Store:
         )  # fmt: skip
         if cursor.rowcount != 1:
             raise StateDirectoryError(f"job {after.id} is gone or has ended; it cannot {event}")
+        if after.state in TERMINAL:
+            db.execute("DELETE FROM specs WHERE job = ?", (after.id,))
         data: dict[str, Any] = {"state": str(after.state)}
         if after.reason and after.reason != before.reason:
             data["reason"] = after.reason
@@ -342,6 +347,11 @@ class Store:
         if not rows:
             raise UnknownJob(f"there is no job {job_id}; `jupyter gpuqueue status` lists them")
         return job_from(rows[0])
+
+    def spec(self, job_id: int) -> str | None:
+        """The spec of a job that has not ended: the copy that was committed with its row."""
+        rows = self._rows("SELECT spec FROM specs WHERE job = ?", (job_id,))
+        return str(rows[0][0]) if rows else None
 
     def live(self, newer_than: int = 0) -> list[Job]:
         """Jobs that have not ended, with an id above ``newer_than``, by id."""

@@ -1,0 +1,102 @@
+"""Fixtures: a state directory of one's own, with pretend GPUs, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from gpuqueue import paths
+from gpuqueue.client import LocalClient
+from gpuqueue.model import ACTIVE, ProcessId
+from gpuqueue.paths import Home, find_home
+from gpuqueue.run.process import alive, marked, send_signal
+from gpuqueue.store import Store
+
+T = TypeVar("T")
+
+
+def until(condition: Callable[[], T], timeout: float = 60.0, what: str = "") -> T:
+    """The first true value of a condition; fails after a generous time."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"never became true: {what or condition}")
+        time.sleep(0.01)
+
+
+def lead_process(home: Home) -> ProcessId | None:
+    """The process that leads on a home now."""
+    if not home.database.exists():
+        return None
+    store = Store(home.database)
+    try:
+        fact = store.fact("lead")
+    finally:
+        store.close()
+    if not fact:
+        return None
+    process = ProcessId(fact["pid"], fact["start"], fact["boot"])
+    return process if alive(process) and fact["leading"] else None
+
+
+def leads_of(home: Home) -> list[int]:
+    """Every controller process of a home that runs in the background, leading or standing by."""
+    return [pid for pid in marked("GPUQUEUE_HOME", str(home.root)) if _is_headless(pid)]
+
+
+def _is_headless(pid: int) -> bool:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return b"gpuqueue.control.headless" in words
+
+
+def clean_up(home: Home) -> None:
+    """End the controllers and the jobs of a home."""
+    for pid in leads_of(home):
+        os.kill(pid, signal.SIGTERM)
+    until(lambda: not leads_of(home), what="controllers end")
+    if not home.database.exists():
+        return
+    store = Store(home.database)
+    try:
+        for job in store.live():
+            if job.state in ACTIVE and job.process is not None:
+                send_signal(job.process, signal.SIGKILL)
+            for pid in marked("GPUQUEUE_ATTEMPT_DIR", str(home.attempt(job.id, job.attempt))):
+                os.kill(pid, signal.SIGKILL)
+    finally:
+        store.close()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    """A state directory with an awkward name and two pretend GPUs of 24 GiB."""
+    root = tmp_path / "st ate – ü"
+    monkeypatch.setenv("GPUQUEUE_HOME", str(root))
+    monkeypatch.setenv("GPUQUEUE_FAKE_GPUS", "24G,24G")
+    for name in ("GPUQUEUE_JOB_ID", "GPUQUEUE_ATTEMPT_DIR", "JPY_SESSION_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    paths._checked.clear()
+    found = find_home()
+    yield found
+    clean_up(found)
+    paths._checked.clear()
+
+
+@pytest.fixture
+def client(home: Home) -> Iterator[LocalClient]:
+    """A client of that state directory."""
+    made = LocalClient(home)
+    yield made
+    made.close()
