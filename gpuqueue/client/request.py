@@ -59,6 +59,7 @@ def options_from(values: dict[str, Any]) -> Options:
         after=_after(values.get("after", ())),
         restartable=_flag(values.get("restartable", False), "restartable"),
     )
+    _check_together(request)
     return Options(
         request,
         tag=_text(values.get("tag"), "tag"),
@@ -66,6 +67,22 @@ def options_from(values: dict[str, Any]) -> Options:
         to_front=priority is True,
         wait=_flag(values.get("wait", True), "wait"),
     )
+
+
+def _check_together(request: Request) -> None:
+    """Refuse what contradicts itself rather than silently prefer one of the two."""
+    if request.preset is Preset.EXCLUSIVE:
+        for name in ("gpus", "share", "memory", "slots"):
+            if getattr(request, name) is not None:
+                field = "mem" if name == "memory" else name
+                raise InvalidRequest(field, "exclusive is the whole machine; leave one of them out")
+    if request.preset is Preset.CPU or request.gpus == 0:
+        for name in ("share", "memory"):
+            if getattr(request, name) is not None:
+                field = "mem" if name == "memory" else name
+                raise InvalidRequest(field, "is about a GPU, and this job asks for none")
+    if request.preset is Preset.CPU and request.gpus:
+        raise InvalidRequest("gpus", "cpu means no GPU; leave one of them out")
 
 
 def _preset(value: Any) -> Preset:

@@ -14,10 +14,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from gpuqueue.control.gauge import Gauge
 from gpuqueue.control.intents import carry_out
 from gpuqueue.control.launch import Launcher
 from gpuqueue.control.machine import FACT, Machine, outside_use, snapshot_of
-from gpuqueue.control.outcome import Outcome, outcome_of, sweep
+from gpuqueue.control.outcome import Outcome, outcome_of, sweep, void
 from gpuqueue.control.turn import Turn
 from gpuqueue.errors import GpuqueueError
 from gpuqueue.gpus import Devices, detect
@@ -50,12 +51,12 @@ class Controller:
         self.store = Store(home.database, durable=False, patience=5.0)
         self.launcher = Launcher(home)
         self.bell = Doorbell(home.wake)
-        self.devices: Devices = detect(self.settings.current.fake_gpus)
-        self.machine = Machine(self.devices.gpus(), (), {}, self.devices.problem)
+        self._jobs: dict[int, Job] = {}
+        self.machine = Machine()
+        self._measure(detect(self.settings.current.fake_gpus))
         self.idle_since = time.monotonic()
         self._on_commit = on_commit
         self._stopping = threading.Event()
-        self._jobs: dict[int, Job] = {}
         self._newest = 0
         self._ordered: dict[int, float] = {}
         self._last_read = 0.0
@@ -93,7 +94,7 @@ class Controller:
         """Let go of everything. The runners go on."""
         self.bell.close()
         self.launcher.close()
-        self.devices.close()
+        self.gauge.close()
         self.store.close()
 
     def _complain(self, error: Exception) -> None:
@@ -120,7 +121,10 @@ class Controller:
         if self._jobs:
             self.idle_since = time.monotonic()
         for action in turn.actions:
-            action()
+            try:
+                action()
+            except (GpuqueueError, OSError) as error:
+                self._complain(error)
 
     def _waits(self, turn: Turn) -> bool:
         return any(job.state is JobState.QUEUED for job in turn.jobs.values())
@@ -137,7 +141,8 @@ class Controller:
         changed = False
         if submitted:
             for job in self.store.live(newer_than=self._newest):
-                turn.jobs[job.id] = job
+                # a fact, not a decision: it stays even if this turn cannot be recorded
+                turn.jobs[job.id] = self._jobs[job.id] = job
                 self._newest = max(self._newest, job.id)
                 changed = True
         # an exit may ring before this lead has seen its claim
@@ -166,11 +171,11 @@ class Controller:
         waiting = any(job.state is JobState.QUEUED for job in self._jobs.values())
         if now - self._last_read >= (TICK if waiting else _READ_IDLE):
             self._last_read = now
-            readings = self.devices.read()
+            readings = self.gauge.ask()
             outside = outside_use(self.machine.gpus, readings, self._jobs.values())
             changed |= outside != self.machine.outside
             self.machine = replace(
-                self.machine, readings=readings, outside=outside, problem=self.devices.problem
+                self.machine, readings=readings, outside=outside, problem=self.gauge.problem
             )
         fact = self.machine.as_fact() | {"warning": self.settings.warning}
         if fact != self._published:
@@ -183,9 +188,15 @@ class Controller:
         if devices.gpus() == self.machine.gpus:
             devices.close()
             return
-        self.devices.close()
-        self.devices = devices
-        self.machine = Machine(devices.gpus(), (), {}, devices.problem)
+        self.gauge.close()
+        self._measure(devices)
+
+    def _measure(self, devices: Devices) -> None:
+        """Take these devices as the machine's, with a first look at who is on them."""
+        self.gauge = Gauge(devices)
+        gpus, readings = devices.gpus(), self.gauge.first()
+        outside = outside_use(gpus, readings, self._jobs.values())
+        self.machine = Machine(gpus, readings, outside, self.gauge.problem)
         self._last_read = 0.0
 
     # -- jobs that hold a placement ----------------------------------------------------------
@@ -216,6 +227,13 @@ class Controller:
         return True
 
     def _await_claim(self, turn: Turn, job: Job) -> bool:
+        here = {gpu.uuid for gpu in self.machine.gpus}
+        if job.placement is not None and not here.issuperset(job.placement.gpus):
+            # its GPUs are gone; once the attempt is void, no order on its way can start it
+            if void(self.home.attempt(job.id, job.attempt)):
+                self._end(turn, job, Outcome.again_because("its GPU is no longer there"))
+                return True
+            return False
         sent = self._ordered.get(job.id)
         if sent is None or time.monotonic() - sent > _CLAIM_PATIENCE:
             turn.actions.append(lambda: self._launch(job))
@@ -281,7 +299,7 @@ class Controller:
         gpus = [by_uuid[uuid] for uuid in job.placement.gpus if uuid in by_uuid]
         folder = self.home.attempt(job.id, job.attempt)
         settings = self.settings.current
-        env = self.devices.environment(gpus) | {
+        env = self.gauge.devices.environment(gpus) | {
             "GPUQUEUE_JOB_ID": str(job.id),
             "GPUQUEUE_ATTEMPT_DIR": str(folder),
             "GPUQUEUE_RUN_DIR": str(folder / "run"),

@@ -34,9 +34,10 @@ def _end(turn: Turn, intent: Intent, job: Job) -> bool:
         reason = "interrupted while it waited" if interrupt else "cancelled while it waited"
         turn.move(job, "ended", state=JobState.CANCELLED, ended=turn.now, reason=reason)
     elif job.process is not None:
-        process, number = job.process, signal.SIGINT if interrupt else signal.SIGTERM
         turn.move(job, "interrupting" if interrupt else "cancelling")
-        turn.actions.append(lambda: send_signal(process, number))
+        # now, not after the record: if this process dies in between, the wish is still open and
+        # the next lead sends it once more, which the runner understands
+        send_signal(job.process, signal.SIGINT if interrupt else signal.SIGTERM)
     return True
 
 

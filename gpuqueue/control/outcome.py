@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -9,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuqueue.model import Job, JobKind, JobState, ProcessId
-from gpuqueue.run.files import EXIT, read_json
+from gpuqueue.run.files import CLAIM, EXIT, read_json
 from gpuqueue.run.process import boot_id, marked
 
-__all__ = ["Outcome", "outcome_of", "signal_name", "sweep"]
+__all__ = ["Outcome", "outcome_of", "signal_name", "sweep", "void"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,25 @@ class Outcome:
         else:
             why = "lost: its runner was killed, and the job with it"
         return cls(JobState.FAILED, None, why, again=again)
+
+    @classmethod
+    def again_because(cls, why: str) -> Outcome:
+        """It did not begin and goes back into the queue."""
+        return cls(JobState.FAILED, None, why, again=True)
+
+
+def void(folder: Path) -> bool:
+    """Claim an attempt that nobody has claimed, so that no runner ever can; whether it is void."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    mine = folder / f".void-{os.getpid()}"
+    mine.write_text(json.dumps({"pid": 0, "start": 0, "boot": ""}))
+    try:
+        os.link(mine, folder / CLAIM)
+    except FileExistsError:
+        return False
+    finally:
+        mine.unlink()
+    return True
 
 
 def signal_name(number: int) -> str:

@@ -116,6 +116,8 @@ def _reserved(scene: _Scene, job: Job, need: Need, fitting: Sequence[Space]) -> 
     """It would fit, were it not for the claims of jobs ahead: name the first that matters."""
     ahead = [c for c in scene.claims if scene.places[c.job] < scene.places[job.id]]
     taken = {space.index for space in fitting if not space.fits(need)}
+    if len(fitting) - len(taken) >= need.gpus:
+        taken = set()
     for claim in ahead:
         if claim.alone or taken.intersection(claim.gpus):
             sentence = scene.names.claim(claim, len(scene.board.spaces))

@@ -70,9 +70,8 @@ class Names:
                 f"GPU {space.index}{'' if now_verb == verb else f' {now_verb}'} by {who}"
             )
             verb = now_verb
-        if len(spaces) > _SHOWN:
-            clauses.append(f"and {len(spaces) - _SHOWN} more GPUs")
-        return ", ".join(clauses)
+        more = len(spaces) - _SHOWN
+        return ", ".join(clauses) + (f" and {more} more" if more > 0 else "")
 
     def claim(self, claim: Claim, gpus: int) -> str:
         """``job 7 ahead of it is waiting for both GPUs``."""

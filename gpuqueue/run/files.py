@@ -46,6 +46,9 @@ EXIT = "exit.json"
 _EXIT_ROOM = 4096
 
 
+_flush = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
+
+
 def read_json(path: str | os.PathLike[str]) -> Any:
     """The value in a JSON file; None if there is no such file or it is not whole."""
     try:
@@ -110,7 +113,7 @@ def write_exit(folder: str, record: dict[str, Any]) -> None:
             )
             try:
                 os.pwrite(handle, text.ljust(_EXIT_ROOM), 0)
-                os.fdatasync(handle)
+                _flush(handle)
             finally:
                 os.close(handle)
         except OSError:

@@ -26,6 +26,25 @@ __all__ = ["Runner"]
 _DEFAULTED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
 
 
+def _posix_spawn(program: str, argv: list[str], env: dict[str, str], sink: int) -> int:
+    """Start a program with no standard input and its output going to ``sink``; its pid."""
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_DUP2, sink, 1),
+        (os.POSIX_SPAWN_DUP2, sink, 2),
+    ]
+    try:
+        return os.posix_spawn(
+            program, argv, env, file_actions=actions, setsid=True, setsigmask=[],
+            setsigdef=_DEFAULTED,
+        )  # fmt: skip
+    except NotImplementedError:  # a system that cannot start a session this way
+        return os.posix_spawn(
+            program, argv, env, file_actions=actions, setpgroup=0, setsigmask=[],
+            setsigdef=_DEFAULTED,
+        )  # fmt: skip
+
+
 class Runner:
     """One attempt at one job.
 
@@ -91,7 +110,9 @@ class Runner:
         self._finish(started, log)
 
     def _listen(self) -> None:
-        read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        read, write = os.pipe()  # Python makes pipes that no exec inherits
+        os.set_blocking(read, False)
+        os.set_blocking(write, False)
         self._wakeup = (read, write)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -122,7 +143,7 @@ class Runner:
     def _start(self) -> int:
         """Fork the payload; returns the end of the pipe from which its output comes."""
         spec = read_json(os.path.join(self.order["job_dir"], "spec.json"))
-        output, sink = os.pipe2(os.O_CLOEXEC)
+        output, sink = os.pipe()
         if spec is None:
             self.reason = "the job's spec.json is gone or damaged"
             self.status = -1
@@ -150,19 +171,7 @@ class Runner:
             if "umask" in spec:
                 os.umask(spec["umask"])
             env["PWD"] = spec["cwd"]
-            self.payload = os.posix_spawn(
-                spec["program"],
-                spec["argv"],
-                env,
-                file_actions=[
-                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_DUP2, sink, 1),
-                    (os.POSIX_SPAWN_DUP2, sink, 2),
-                ],
-                setsid=True,
-                setsigmask=[],
-                setsigdef=_DEFAULTED,
-            )
+            self.payload = _posix_spawn(spec["program"], spec["argv"], env, sink)
         except (OSError, ValueError) as error:
             self.status = -1
             words = error.strerror if isinstance(error, OSError) else str(error)

@@ -7,11 +7,11 @@ from copy import deepcopy
 from dataclasses import replace
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from machines import NOW, G, begun, card, job, machine, places, policy
 
-from gpuqueue.model import Job, JobState, Preset, Request
+from gpuqueue.model import Job, JobState, Preset
 from gpuqueue.plan import Snapshot, WaitReason, need_of, never_fits, plan
 
 SIZES = [None, 8 * G, 24 * G, 80 * G]
@@ -63,6 +63,38 @@ def snapshots(draw: st.DrawFn, *, parents: bool = True) -> Snapshot:
         for i, (size, used) in enumerate(zip(sizes, outside, strict=True))
     ]
     return machine(cards, waiting, active, rules, parents=states)
+
+
+@st.composite
+def contests(draw: st.DrawFn) -> Snapshot:
+    """A small machine, nothing unforeseen, and jobs that get into each other's way."""
+    asked = [
+        {}, {"gpus": 2}, {"memory": 8 * G}, {"memory": 12 * G}, {"share": 333}, {"share": 700},
+        {"preset": "light"}, {"preset": "cpu"}, {"preset": "cpu", "slots": 3}, {"slots": 4},
+    ]  # fmt: skip
+    count = draw(st.integers(1, 3))
+    picked = draw(st.lists(st.sampled_from(asked), min_size=3, max_size=12))
+    jobs = [
+        job(i, eta=float(draw(st.integers(1, 9)) * 10), **fields)  # type: ignore[arg-type]
+        for i, fields in enumerate(picked, 1)
+    ]
+    rules = policy(draw(st.integers(4, 9)), draw(st.sampled_from([None, 0])))
+    before = machine(count, jobs[: draw(st.integers(1, 4))], rules=rules)
+    active = [begun(before, s, NOW - draw(st.integers(0, 9))) for s in plan(before, NOW).starts]
+    ids = {each.id for each in active}
+    return machine(count, [j for j in jobs if j.id not in ids], active, rules)
+
+
+def _told(snapshot: Snapshot) -> Snapshot:
+    """The same with no job frozen and every run time known."""
+
+    def told(each: Job) -> Job:
+        state = each.state if each.state is JobState.QUEUED else JobState.RUNNING
+        request = replace(each.request, eta=each.request.eta or 100.0)
+        return replace(each, state=state, request=request)
+
+    running, waiting = map(told, snapshot.running), map(told, snapshot.waiting)
+    return replace(snapshot, running=tuple(running), waiting=tuple(waiting))
 
 
 ACTIVE = [JobState.RUNNING, JobState.RUNNING, JobState.STARTING, JobState.FROZEN]
@@ -191,34 +223,29 @@ def test_the_plan_is_made_in_one_go(snapshot: Snapshot) -> None:
     assert plan(after, NOW).starts == ()
 
 
-@given(snapshots(parents=False))
-@settings(max_examples=60)
+@given(contests() | snapshots(parents=False).map(_told))
 def test_jobs_behind_never_put_off_the_first_in_line(snapshot: Snapshot) -> None:
-    """Whoever is first starts as soon as with nobody behind it: here, with exact estimates."""
-    if not snapshot.waiting:
-        return
+    """Whoever is first starts as soon as with nobody behind it, where run times are as told."""
     gpus = [each.gpu for each in snapshot.cards]
     queue = sorted(snapshot.waiting, key=lambda j: j.order)
     first = next((j for j in queue if never_fits(j.request, gpus, snapshot.policy) is None), None)
-    if first is None:
-        return
-    told = [_told(j) for j in snapshot.running]
-    waiting = tuple(_told(j) for j in snapshot.waiting)
-    crowded = replace(snapshot, running=tuple(told), waiting=waiting)
-    lonely = replace(crowded, waiting=tuple(j for j in waiting if j.id == first.id))
-    assert _plays_until(crowded, first.id) == _plays_until(lonely, first.id)
+    if first is not None:
+        lonely = replace(snapshot, waiting=(first,))
+        assert _plays(snapshot).get(first.id) == _plays(lonely).get(first.id)
 
 
-@given(snapshots(parents=False))
-@settings(max_examples=60)
+@given(contests())
+def test_everybody_starts_in_the_end(snapshot: Snapshot) -> None:
+    gpus = [each.gpu for each in snapshot.cards]
+    able = {j.id for j in snapshot.waiting if never_fits(j.request, gpus, snapshot.policy) is None}
+    assert set(_plays(snapshot)) == able
+
+
+@given(contests() | snapshots(parents=False).map(_told))
 def test_the_forecast_is_what_then_happens(snapshot: Snapshot) -> None:
-    snapshot = replace(
-        snapshot,
-        running=tuple(_told(j) for j in snapshot.running),
-        waiting=tuple(_told(j) for j in snapshot.waiting),
-    )
+    happens = _plays(snapshot)
     for id_, wait in plan(snapshot, NOW).waits.items():
-        assert wait.expected == _plays_until(snapshot, id_)
+        assert wait.expected == happens.get(id_)
 
 
 @given(snapshots())
@@ -234,12 +261,6 @@ def test_a_hint_comes_true(snapshot: Snapshot) -> None:
         assert id_ in places(plan(replace(snapshot, waiting=waiting), NOW))
 
 
-def _told(each: Job) -> Job:
-    request: Request = each.request
-    state = each.state if each.state is JobState.QUEUED else JobState.RUNNING
-    return replace(each, state=state, request=replace(request, eta=request.eta or 100.0))
-
-
 def _carried_out(snapshot: Snapshot, at: float) -> Snapshot:
     starts = plan(snapshot, at).starts
     started = [begun(snapshot, start, at) for start in starts]
@@ -251,15 +272,16 @@ def _carried_out(snapshot: Snapshot, at: float) -> Snapshot:
     )
 
 
-def _plays_until(snapshot: Snapshot, target: int) -> float | None:
-    """When the target starts if plans are carried out and jobs end as they said."""
+def _plays(snapshot: Snapshot) -> dict[int, float]:
+    """When each job starts if plans are carried out and jobs end as they said."""
     at = NOW
+    starts: dict[int, float] = {}
     while True:
+        held = {j.id for j in snapshot.running}
         snapshot = _carried_out(snapshot, at)
-        if all(j.id != target for j in snapshot.waiting):
-            return at
-        if not snapshot.running:
-            return None
+        starts |= {j.id: at for j in snapshot.running if j.id not in held}
+        if not snapshot.running or not snapshot.waiting:
+            return starts
         ends = {j.id: (j.started or 0) + (j.request.eta or 0) for j in snapshot.running}
         at = max(at, min(ends.values()))
         left = tuple(j for j in snapshot.running if ends[j.id] > at)

@@ -170,12 +170,14 @@ class TestReservation:
     def test_it_leaves_the_other_gpu_to_those_behind(self) -> None:
         soon = run(job(1, eta=60), 1, compute=0, memory=G, whole=False)
         late = run(job(2, eta=600), 0, compute=0, memory=G, whole=False)
-        assert starts(machine(2, [job(3), job(4, memory=G)], [soon, late])) == {4: (0,)}
+        jobs = [job(3), job(4, memory=G)]
+        assert starts(machine(2, jobs, [soon, late], policy(shared=None))) == {4: (0,)}
 
     def test_a_gpu_of_unknown_end_is_claimed_last(self) -> None:
         known = run(job(1, eta=9999), 1, compute=0, memory=G, whole=False)
         unknown = run(job(2), 0, compute=0, memory=G, whole=False)
-        assert starts(machine(2, [job(3), job(4, memory=G)], [known, unknown])) == {4: (0,)}
+        jobs = [job(3), job(4, memory=G)]
+        assert starts(machine(2, jobs, [known, unknown], policy(shared=None))) == {4: (0,)}
 
     def test_a_gang_holds_the_free_gpu_too(self) -> None:
         assert starts(machine(2, [job(2, "two"), job(3)], [run(job(1), 0)])) == {}
@@ -188,6 +190,20 @@ class TestReservation:
     def test_a_waiting_light_job_keeps_others_from_joining_its_gpu(self) -> None:
         held = run(job(1), 0, compute=0, memory=G, whole=False)
         assert starts(machine(1, [job(2, "light"), job(3, memory=G)], [held])) == {}
+
+    def test_a_waiting_job_keeps_light_ones_from_joining_its_gpu(self) -> None:
+        held = run(job(1, "light"), 0, compute=0, memory=0, whole=False)
+        assert starts(machine(1, [job(2, memory=G), job(3, "light")], [held])) == {}
+
+    def test_slots_that_come_back_are_counted_once(self) -> None:
+        both = run(job(1, "two"), 0, 1, slots=2)
+        jobs = [job(2), job(3), *(job(i, "cpu") for i in range(4, 9))]
+        assert starts(machine(2, jobs, [both], policy(6))) == {4: (), 5: ()}
+
+    def test_a_claim_of_compute_does_not_bar_those_who_want_none(self) -> None:
+        held = run(job(1), 0, compute=900, memory=G, whole=False)
+        jobs = [job(2, share=200, memory=G), job(3, memory=G), job(4, share=50, memory=G)]
+        assert starts(machine(1, jobs, [held])) == {3: (0,)}
 
     def test_slots_are_held_too(self) -> None:
         busy = [run(job(i, "cpu")) for i in (1, 2, 3)]
