@@ -71,7 +71,12 @@ class Status:
         reading = readings.get(gpu.uuid)
         outside, holders = (self.machine.outside or {}).get(gpu.uuid, (0, ()))
         grants = [
-            {"job": job.id, "tag": job.tag, **plain(grant)}
+            {
+                "job": job.id,
+                "tag": job.tag,
+                **plain(grant),
+                "used": (self.machine.used or {}).get(job.id, {}).get(gpu.uuid),
+            }
             for job in self.running
             if job.placement
             for grant in job.placement.grants
@@ -152,6 +157,8 @@ def _gpu_line(status: Status, gpu: Gpu) -> str:
         if not grant["whole"] and not grant["compute"]:
             part = "memory only"
         memory = "" if grant["whole"] else f", {format_bytes(grant['memory'])}"
+        if grant["used"] is not None:
+            memory += f", uses {format_bytes(grant['used'])}"
         words.append(f"job {grant['job']} ({grant['tag']}: {part}{memory})")
     if not view["grants"]:
         words.append("free")

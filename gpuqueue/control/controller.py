@@ -11,13 +11,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from gpuqueue.control.gauge import Gauge
 from gpuqueue.control.intents import carry_out
 from gpuqueue.control.launch import Launcher
-from gpuqueue.control.machine import FACT, Machine, outside_use, snapshot_of
+from gpuqueue.control.machine import FACT, Machine, seen_on, snapshot_of
 from gpuqueue.control.outcome import Outcome, outcome_of, sweep, void
 from gpuqueue.control.turn import Turn
 from gpuqueue.errors import GpuqueueError
@@ -26,7 +25,7 @@ from gpuqueue.model import ACTIVE, Job, JobState, Placement, ProcessId
 from gpuqueue.paths import Home
 from gpuqueue.plan import plan
 from gpuqueue.run.files import BEGUN, CLAIM, SPEC, read_json, write_json
-from gpuqueue.run.process import alive
+from gpuqueue.run.process import alive, boot_id
 from gpuqueue.run.wake import Doorbell, ring
 from gpuqueue.settings import SettingsFile
 from gpuqueue.store import Store
@@ -172,11 +171,9 @@ class Controller:
         if now - self._last_read >= (TICK if waiting else _READ_IDLE):
             self._last_read = now
             readings = self.gauge.ask()
-            outside = outside_use(self.machine.gpus, readings, self._jobs.values())
-            changed |= outside != self.machine.outside
-            self.machine = replace(
-                self.machine, readings=readings, outside=outside, problem=self.gauge.problem
-            )
+            seen = seen_on(self.machine.gpus, readings, self._jobs.values(), self.gauge.problem)
+            changed |= seen.outside != self.machine.outside
+            self.machine = seen
         fact = self.machine.as_fact() | {"warning": self.settings.warning}
         if fact != self._published:
             self.store.set_fact(FACT, fact)
@@ -195,8 +192,7 @@ class Controller:
         """Take these devices as the machine's, with a first look at who is on them."""
         self.gauge = Gauge(devices)
         gpus, readings = devices.gpus(), self.gauge.first()
-        outside = outside_use(gpus, readings, self._jobs.values())
-        self.machine = Machine(gpus, readings, outside, self.gauge.problem)
+        self.machine = seen_on(gpus, readings, self._jobs.values(), self.gauge.problem)
         self._last_read = 0.0
 
     # -- jobs that hold a placement ----------------------------------------------------------
@@ -244,7 +240,8 @@ class Controller:
         folder = self.home.attempt(job.id, job.attempt)
         sweep(folder)
         assert job.process is not None
-        begun = (folder / BEGUN).exists()
+        # after a power cut the mark may be missing although the payload had begun
+        begun = (folder / BEGUN).exists() or job.process.boot != boot_id()
         again = job.request.restartable or (not begun and job.attempt < _MOST_ATTEMPTS)
         return Outcome.lost(job.process, again=again)
 

@@ -107,6 +107,8 @@ class Lead(threading.Thread):
         try:
             self._publish(controller.store, leading=True)
             self._controller = controller
+            if self._stopping.is_set():
+                return  # asked while there was no controller yet to be told
             if self.idle_exit:
                 threading.Thread(
                     target=self._end_when_idle, args=(controller,), daemon=True
@@ -158,7 +160,7 @@ class Lead(threading.Thread):
             controller.stop()
         if threading.current_thread() is not self and self.is_alive():
             self.join(timeout)
-        if leave_behind and controller is not None:
+        if leave_behind:
             store = Store(self.home.database, patience=2.0)
             try:
                 if store.live() and lead_of(store) is None:

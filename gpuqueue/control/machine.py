@@ -19,7 +19,15 @@ from gpuqueue.settings import Settings
 from gpuqueue.store import Store, gpu_from, plain, reading_from
 from gpuqueue.units import format_bytes
 
-__all__ = ["FACT", "Machine", "machine_of", "snapshot_of"]
+__all__ = [
+    "FACT",
+    "Machine",
+    "machine_of",
+    "managed_gpus",
+    "policy_of",
+    "seen_on",
+    "snapshot_of",
+]
 
 FACT = "machine"
 
@@ -28,12 +36,14 @@ FACT = "machine"
 class Machine:
     """The GPUs of this host, what they said last, and who uses them outside the queue.
 
-    ``outside`` maps a GPU's UUID to bytes used and the words for who uses them.
+    ``outside`` maps a GPU's UUID to bytes used and the words for who uses them; ``used`` maps a
+    job's number to the bytes that its processes hold on each of its GPUs, where the driver tells.
     """
 
     gpus: tuple[Gpu, ...] = ()
     readings: tuple[Reading, ...] = ()
     outside: Mapping[str, tuple[int, tuple[str, ...]]] | None = None
+    used: Mapping[int, Mapping[str, int]] | None = None
     problem: str = ""
 
     def as_fact(self) -> dict[str, Any]:
@@ -42,6 +52,7 @@ class Machine:
             "gpus": [plain(gpu) for gpu in self.gpus],
             "readings": [plain(reading) for reading in self.readings],
             "outside": {u: [b, list(w)] for u, (b, w) in (self.outside or {}).items()},
+            "used": {str(job): dict(by_gpu) for job, by_gpu in (self.used or {}).items()},
             "problem": self.problem,
         }
 
@@ -52,6 +63,7 @@ class Machine:
             tuple(gpu_from(item) for item in fact["gpus"]),
             tuple(reading_from(item) for item in fact["readings"]),
             {u: (b, tuple(w)) for u, (b, w) in fact["outside"].items()},
+            {int(job): by_gpu for job, by_gpu in fact.get("used", {}).items()},
             fact["problem"],
         )
 
@@ -63,38 +75,45 @@ def machine_of(store: Store, settings: Settings) -> Machine:
         return Machine.from_fact(fact)
     devices = detect(settings.fake_gpus)
     try:
-        return Machine(devices.gpus(), devices.read(), {}, devices.problem)
+        return Machine(devices.gpus(), devices.read(), problem=devices.problem)
     finally:
         devices.close()
 
 
-def outside_use(
-    gpus: Sequence[Gpu], readings: Sequence[Reading], jobs: Iterable[Job]
-) -> dict[str, tuple[int, tuple[str, ...]]]:
-    """Bytes used on each GPU by programs that are not jobs of the queue, and who they are."""
+def seen_on(
+    gpus: Sequence[Gpu], readings: Sequence[Reading], jobs: Iterable[Job], problem: str = ""
+) -> Machine:
+    """Put together what the driver tells with whose processes they are."""
     running = [job for job in jobs if job.state in ACTIVE]
-    held = {gpu for job in running if job.placement for gpu in job.placement.gpus}
-    seen = any(process for reading in readings for process in reading.processes)
-    ours = set()
-    if seen:
+    owners: dict[int, int] = {}
+    if any(reading.processes for reading in readings):
         for job in running:
             if job.process is not None:
-                ours |= {job.process.pid, *descendants(job.process.pid)}
-    result = {}
+                tree = (job.process.pid, *descendants(job.process.pid))
+                owners |= dict.fromkeys(tree, job.id)
+    held = {gpu for job in running if job.placement for gpu in job.placement.gpus}
+    outside, used = {}, {}
     for gpu, reading in zip(gpus, readings, strict=False):
-        used = reading.memory_used or 0
-        strangers = [process for process in reading.processes if process.pid not in ours]
-        mine = [process.memory for process in reading.processes if process.pid in ours]
-        if gpu.uuid not in held:
-            outside = used
-        elif None in mine or not reading.processes:
-            # nobody can tell whose it is: count only what strangers are known to hold
-            outside = sum(process.memory or 0 for process in strangers)
-        else:
-            outside = max(0, used - sum(memory or 0 for memory in mine))
-        if outside:
-            result[gpu.uuid] = (outside, tuple(_holder(p.pid, p.memory) for p in strangers))
-    return result
+        for process in reading.processes:
+            if process.pid in owners and process.memory:
+                mine = used.setdefault(owners[process.pid], {})
+                mine[gpu.uuid] = mine.get(gpu.uuid, 0) + process.memory
+        strangers = [process for process in reading.processes if process.pid not in owners]
+        if amount := _outside(reading, owners, claimed=gpu.uuid in held):
+            outside[gpu.uuid] = (amount, tuple(_holder(p.pid, p.memory) for p in strangers))
+    return Machine(tuple(gpus), tuple(readings), outside, used, problem)
+
+
+def _outside(reading: Reading, owners: Mapping[int, int], *, claimed: bool) -> int:
+    """Bytes used on a GPU by programs that are not jobs of the queue."""
+    total = reading.memory_used or 0
+    if not claimed:
+        return total
+    mine = [process.memory for process in reading.processes if process.pid in owners]
+    if None in mine or not reading.processes:
+        # nobody can tell whose it is: count only what strangers are known to hold
+        return sum(p.memory or 0 for p in reading.processes if p.pid not in owners)
+    return max(0, total - sum(memory or 0 for memory in mine))
 
 
 def _holder(pid: int, memory: int | None) -> str:

@@ -121,8 +121,14 @@ def test_a_job_s_own_memory_is_not_outside_use(tmp_path, monkeypatch):
     procs.write_text(f"{job.logs().strip()[4:]}:0:8000\n")
     second = gpuqueue.submit(["sleep", "600"], mem="12G")
     up(second)
-    gpu = gpuqueue.status().to_dict()["gpus"][0]
-    assert gpu["outside"] == 0
+
+    def used():
+        gpu = gpuqueue.status().to_dict()["gpus"][0]
+        assert gpu["outside"] == 0
+        return [g["used"] for g in gpu["grants"] if g["job"] == job.id] == [8000 * 2**20]
+
+    until(used, what="its memory is shown")
+    assert "uses 7.8G" in str(gpuqueue.status())
     assert second.placement.gpus == job.placement.gpus
     end(job, second)
 

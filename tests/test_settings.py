@@ -1,0 +1,60 @@
+import tomllib
+
+import pytest
+
+from gpuqueue.errors import InvalidRequest
+from gpuqueue.settings import Settings, SettingsFile, load_settings, render_settings
+
+
+def test_no_file_is_a_valid_file(tmp_path):
+    assert load_settings(tmp_path / "none.toml").as_dict() == Settings().as_dict()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("slots = [", "TOML"),
+        ("slot = 3", "slot"),
+        ("slots = 'many'", "slots"),
+        ("slots = -1", "slots"),
+        ("gpu_free_perc = 101", "gpu_free_perc"),
+        ("log_limit = 'much'", "log_limit"),
+        ("gpus = ['a']", "gpus"),
+        ("packing = 3", "packing"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path, text, words):
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    with pytest.raises(InvalidRequest, match=words):
+        load_settings(path)
+
+
+def test_a_bad_change_leaves_the_settings_as_they_were(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text("slots = 3")
+    file = SettingsFile(path)
+    assert file.current.slots == 3
+    path.write_text("slots = = 4")
+    assert file.refresh()
+    assert file.current.slots == 3
+    assert "stay as they were" in file.warning
+    assert not file.refresh()
+    path.write_text("slots = 44")
+    assert file.refresh()
+    assert (file.current.slots, file.warning) == (44, "")
+    path.unlink()
+    file.refresh()
+    assert file.current.slots == 0
+
+
+def test_the_rendered_file_parses_and_changes_nothing(tmp_path):
+    text = render_settings(Settings(), ("GPU 0: a card",))
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    assert load_settings(path).as_dict() == Settings().as_dict()
+    bare = "\n".join(
+        line[2:] for line in text.splitlines() if line.startswith("# ") and " = " in line
+    )
+    assert set(tomllib.loads(bare)) == set(Settings().as_dict())
+    assert all(Settings().trait_metadata(name, "help") for name in Settings().trait_names())
