@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from gpuqueue.about import __version__
 
 # Names are imported when first used, so that `import gpuqueue` and the processes that only need
 # one small room of it start quickly.

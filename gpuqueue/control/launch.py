@@ -7,10 +7,9 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any, BinaryIO
 
-import gpuqueue
+from gpuqueue.about import ROOT
 from gpuqueue.paths import Home
 
 __all__ = ["Launcher", "python_command"]
@@ -18,8 +17,7 @@ __all__ = ["Launcher", "python_command"]
 
 def python_command(module: str) -> list[str]:
     """A command that runs a module of this very gpuqueue, however it came to be importable."""
-    root = str(Path(gpuqueue.__file__).parent.parent)
-    code = f"import sys; sys.path.insert(0, {root!r}); from {module} import main; main()"
+    code = f"import sys; sys.path.insert(0, {ROOT!r}); from {module} import main; main()"
     return [sys.executable, "-P", "-c", code]
 
 
