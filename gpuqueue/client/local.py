@@ -267,7 +267,7 @@ class LocalClient:
 
 
 def _write(path: Path, content: bytes, *, flush: bool) -> None:
-    handle = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    handle = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(content)
         if flush:
