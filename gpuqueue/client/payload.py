@@ -200,10 +200,10 @@ def python_payload(
 
 
 def _dumps(value: Any, field_name: str, what: str) -> bytes:
-    import cloudpickle
+    from gpuqueue.run.code import dump_call
 
     try:
-        return bytes(cloudpickle.dumps(value, protocol=5))
+        return dump_call(value)
     except Exception as error:
         raise PayloadError(
             field_name,
