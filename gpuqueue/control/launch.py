@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 from gpuqueue.about import ROOT
 from gpuqueue.paths import Home
+from gpuqueue.run.launcher import SUCCESSOR
 
 __all__ = ["Launcher", "python_command"]
 
@@ -41,12 +42,22 @@ class Launcher:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
+                env={**os.environ, "GPUQUEUE_HOME": str(self._home.root)},
                 cwd="/" if os.name == "posix" else None,
                 start_new_session=True,
             )
         finally:
             if not isinstance(log, int):
                 log.close()
+        # a controller that is killed is followed by one in the background; after a moment, so
+        # that a server that stands by comes first
+        self._send({SUCCESSOR: [*python_command("gpuqueue.control.headless"), "--stand-in"]})
+
+    def _send(self, line: dict[str, Any]) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(line).encode() + b"\n")
+        self._process.stdin.flush()
 
     def order(self, order: dict[str, Any]) -> None:
         """Have a runner forked. A repeated order is harmless: an attempt is claimed once.
@@ -56,16 +67,12 @@ class Launcher:
         OSError
             No launcher could be started.
         """
-        line = json.dumps(order).encode() + b"\n"
         for _ in range(2):
-            if self._process is None or self._process.poll() is not None:
-                self.start()
-            assert self._process is not None
-            assert self._process.stdin is not None
             try:
-                self._process.stdin.write(line)
-                self._process.stdin.flush()
-            except OSError:
+                if self._process is None or self._process.poll() is not None:
+                    self.start()
+                self._send(order)
+            except BrokenPipeError:
                 self.close()
                 continue
             return
@@ -78,6 +85,7 @@ class Launcher:
             return
         with contextlib.suppress(OSError):
             assert process.stdin is not None
+            process.stdin.write(json.dumps({SUCCESSOR: []}).encode() + b"\n")
             process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(2)
