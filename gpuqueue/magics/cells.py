@@ -26,6 +26,7 @@ __all__ = ["bring_back", "follow", "run_cell"]
 _QUICK, _SLOW = 0.01, 0.25
 _STATUS_AFTER = 1.0
 _STATUS_EVERY = 0.5
+_RESTART_AFTER = 0.4
 _CANCEL_AFTER = 3.0
 _LEAVE_AFTER = 4.5
 _MOST = 4 << 30
@@ -133,6 +134,8 @@ class _Foreground(_Follow):
         with self._listening():
             job = super().run()
         self.clear()
+        if self._going():
+            return self._left(job)
         values = bring_back(self._shell, self.client, job, self.place)
         return self._error(job, values)
 
@@ -157,11 +160,30 @@ class _Foreground(_Follow):
         if not self._interrupts:
             return False
         since = time.monotonic() - self._interrupts[0]
+        # a kernel that is restarted or shut down is interrupted first; the job is not meant
+        if self._going():
+            return True
+        if since < _RESTART_AFTER and len(self._interrupts) == 1:
+            return False
         if self._wishes == 0:
             self._wish("cancel" if job.state is JobState.QUEUED else "interrupt")
         elif self._wishes == 1 and (len(self._interrupts) > 1 or since > _CANCEL_AFTER):
             self._wish("cancel")
         return since > _LEAVE_AFTER
+
+    def _going(self) -> bool:
+        """Whether this kernel is on its way out: then the job goes on without it."""
+        return bool(self._interrupts) and not self._wishes and bool(self._shell.exit_now)
+
+    def _left(self, job: Record) -> BaseException:
+        words = (
+            f"job {job.id} goes on; %gpu logs {job.id} shows it, %gpu pull {job.id} its variables"
+        )
+        lines = [f"KeyboardInterrupt: {words}"]
+        return cell_error(
+            {"ename": "KeyboardInterrupt", "evalue": words, "traceback": lines},
+            KeyboardInterrupt(words),
+        )
 
     def _wish(self, what: str) -> None:
         self._wishes += 1

@@ -91,11 +91,14 @@ def test_deletes() -> None:
     assert of("del x[0]").needs == {"x"}
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="type parameters are of Python 3.12")
-def test_type_parameters() -> None:
-    names = of("def f[T: B](a: T) -> T: return g\nclass C[T](P[T]): pass\ntype A[T] = list[T] | Q")
-    assert names.binds == {"f", "C", "A"}
-    assert names.needs == {"B", "g", "P", "Q"}
+if sys.version_info >= (3, 12):
+
+    def test_type_parameters() -> None:
+        names = of(
+            "def f[T: B](a: T) -> T: return g\nclass C[T](P[T]): pass\ntype A[T] = list[T] | Q"
+        )
+        assert names.binds == {"f", "C", "A"}
+        assert names.needs == {"B", "g", "P", "Q"}
 
 
 def test_what_is_no_python_is_refused() -> None:
