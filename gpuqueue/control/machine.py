@@ -92,7 +92,8 @@ def seen_on(
                 tree = (job.process.pid, *descendants(job.process.pid))
                 owners |= dict.fromkeys(tree, job.id)
     held = {gpu for job in running if job.placement for gpu in job.placement.gpus}
-    outside, used = {}, {}
+    outside: dict[str, tuple[int, tuple[str, ...]]] = {}
+    used: dict[int, dict[str, int]] = {}
     for gpu, reading in zip(gpus, readings, strict=False):
         for process in reading.processes:
             if process.pid in owners and process.memory:
