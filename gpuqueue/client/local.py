@@ -26,7 +26,7 @@ from gpuqueue.model import TERMINAL, IntentKind, Job, JobState, Origin
 from gpuqueue.paths import Home, find_home
 from gpuqueue.plan import Plan, Wait, never_fits, plan
 from gpuqueue.run.files import LOG, SPEC
-from gpuqueue.settings import SettingsFile
+from gpuqueue.settings import SettingsFile, may_autostart
 from gpuqueue.store import Draft, Store
 
 __all__ = ["LocalClient", "default_client", "origin_here"]
@@ -175,8 +175,7 @@ class LocalClient:
 
     def wake(self, line: str) -> None:
         """Ring the controller; start one where none is and the settings allow it."""
-        autostart = self.settings.autostart and os.environ.get("GPUQUEUE_AUTOSTART") != "0"
-        ensure_lead(self.home, autostart=autostart, line=line)
+        ensure_lead(self.home, autostart=may_autostart(self.settings), line=line)
 
     # -- ask ---------------------------------------------------------------------------------
 
@@ -240,7 +239,7 @@ class LocalClient:
 
     def watch(self) -> Watch:
         """A doorbell that rings after each change."""
-        return Watch(self.home, autostart=self.settings.autostart)
+        return Watch(self.home, autostart=may_autostart(self.settings))
 
     def wait(self, job_id: int, timeout: float | None = None) -> Job:
         """Block until a job has ended.

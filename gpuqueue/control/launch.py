@@ -23,10 +23,14 @@ def python_command(module: str) -> list[str]:
 
 
 class Launcher:
-    """A pre-started process that forks one runner per order; started again if it dies."""
+    """A pre-started process that forks one runner per order; started again if it dies.
 
-    def __init__(self, home: Home) -> None:
+    With ``succeed``, it also starts a controller in the background if this one is killed.
+    """
+
+    def __init__(self, home: Home, *, succeed: bool = True) -> None:
         self._home = home
+        self._succeed = succeed
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -49,9 +53,9 @@ class Launcher:
         finally:
             if not isinstance(log, int):
                 log.close()
-        # a controller that is killed is followed by one in the background; after a moment, so
-        # that a server that stands by comes first
-        self._send({SUCCESSOR: [*python_command("gpuqueue.control.headless"), "--stand-in"]})
+        if self._succeed:
+            # after a moment, so that a server that stands by comes first
+            self._send({SUCCESSOR: [*python_command("gpuqueue.control.headless"), "--stand-in"]})
 
     def _send(self, line: dict[str, Any]) -> None:
         assert self._process is not None
