@@ -165,7 +165,10 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request with its payload and its life, as the store knows it."""
+    """One request with its payload and its life, as the store knows it.
+
+    ``asked`` is ``cancel`` from the moment that a running job has been asked to end.
+    """
 
     id: int
     kind: JobKind
@@ -187,6 +190,7 @@ class Job:
     process: ProcessId | None = None
     key: str | None = None
     retry_of: int | None = None
+    asked: str = ""
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -251,6 +255,8 @@ class IntentKind(StrEnum):
     INTERRUPT = "interrupt"
     PRIORITY = "priority"
     SWAP = "swap"
+    UNKNOWN = "unknown"
+    """What a newer client wrote: refused, not guessed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,8 +265,8 @@ class Intent:
 
     id: int
     kind: IntentKind
-    job: int
-    value: int | None = None
+    job: int | None
+    value: Any = None
     at: float = 0.0
     done: float | None = None
     error: str = ""

@@ -16,7 +16,14 @@ from traitlets import Bool, Float, HasTraits, Int, List, TraitError, Unicode, Un
 from gpuqueue.errors import InvalidRequest
 from gpuqueue.units import parse_bytes
 
-__all__ = ["Settings", "SettingsFile", "load_settings", "may_autostart", "render_settings"]
+__all__ = [
+    "Settings",
+    "SettingsFile",
+    "in_job",
+    "load_settings",
+    "may_autostart",
+    "render_settings",
+]
 
 
 class Settings(HasTraits):
@@ -94,7 +101,12 @@ class Settings(HasTraits):
 
 def may_autostart(settings: Settings) -> bool:
     """Whether a controller may be started in the background without somebody asking for one."""
-    return settings.autostart and os.environ.get("GPUQUEUE_AUTOSTART") != "0"
+    return settings.autostart and os.environ.get("GPUQUEUE_AUTOSTART") != "0" and not in_job()
+
+
+def in_job() -> bool:
+    """Whether this process is part of a job, which ends with all that it has started."""
+    return "GPUQUEUE_ATTEMPT_DIR" in os.environ
 
 
 def _settings_from(table: dict[str, Any], where: str) -> Settings:

@@ -14,6 +14,7 @@ import select
 import signal
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from gpuqueue.run.files import BEGUN, CLAIM, LOG, read_json, reserve_exit, write_exit
@@ -128,9 +129,12 @@ class Runner:
                 self._signal_payload(signal.SIGTERM)
         elif what == "interrupt" and self.status is None:
             self.asked = self.asked or what
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                if self.payload:
-                    os.killpg(self.payload, signal.SIGINT)
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if self.payload:
+                os.killpg(self.payload, signal.SIGINT)
 
     def _signal_payload(self, number: int) -> None:
         if self.payload:
@@ -151,9 +155,9 @@ class Runner:
             return output
         env = {**spec["env"], **self.order["env"]}
         os.close(os.open(os.path.join(self.folder, BEGUN), os.O_CREAT | os.O_WRONLY, 0o600))
-        if self.asked == "cancel":
+        if self.asked:
             self.status = -1
-            self.reason = "cancelled before it began"
+            self.reason = "before it began"
         else:
             self._spawn(spec, env, sink)
         os.close(sink)
@@ -180,8 +184,15 @@ class Runner:
         finally:
             with contextlib.suppress(OSError):
                 os.chdir("/")
+        me = identify(self.payload)
+        if me is not None:
+            record = json.dumps({"pid": me.pid, "start": me.start, "boot": me.boot})
+            with contextlib.suppress(OSError):
+                Path(self.folder, BEGUN).write_text(record)
         if self.asked == "cancel":  # it came between the check and the spawn
             self._signal_payload(signal.SIGTERM)
+        elif self.asked:
+            self._interrupt()
 
     # -- supervision -------------------------------------------------------------------------
 
