@@ -120,7 +120,8 @@ class LocalClient:
         gpus = managed_gpus(settings, machine.gpus)
         policy = policy_of(settings, machine.gpus)
         if sentence := never_fits(options.request, gpus, policy):
-            raise DoesNotFit("request", sentence)
+            why = "" if gpus or not machine.problem else f". {machine.problem}"
+            raise DoesNotFit("request", f"{sentence}{why}")
         if not options.wait:
             trial = Job(
                 id=2**62, kind="script", state=JobState.QUEUED, request=options.request,  # type: ignore[arg-type]

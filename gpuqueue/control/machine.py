@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuqueue.control.leading import lead_of
+from gpuqueue.errors import InvalidRequest
 from gpuqueue.gpus import detect
 from gpuqueue.model import ACTIVE, Gpu, Job, JobState, Reading
 from gpuqueue.plan import Card, Policy, Snapshot
@@ -75,7 +76,10 @@ def machine_of(store: Store, settings: Settings) -> Machine:
     # of a lead that is gone it may be long out of date: a driver that was loaded since
     if fact is not None and lead_of(store) is not None:
         return Machine.from_fact(fact)
-    devices = detect(settings.fake_gpus)
+    try:
+        devices = detect(settings.fake_gpus)
+    except InvalidRequest as error:
+        return Machine(problem=str(error))
     try:
         return Machine(devices.gpus(), devices.read(), problem=devices.problem)
     finally:
