@@ -59,7 +59,7 @@ class Controller:
         self.idle_since = time.monotonic()
         self._on_commit = on_commit
         self._stopping = threading.Event()
-        self._newest = 0
+        self._newest = self._found = 0
         self._ordered: dict[int, float] = {}
         self._last_read = 0.0
         self._published: dict[str, Any] = {}
@@ -72,7 +72,7 @@ class Controller:
         """Lead until ``stop``."""
         self.launcher.start()
         self._jobs = {job.id: job for job in self.store.live()}
-        self._newest = max(self._jobs, default=0)
+        self._newest = self._found = max(self._jobs, default=0)
         lines: list[str] = []
         tick = True
         next_tick = time.monotonic() + TICK
@@ -121,7 +121,6 @@ class Controller:
             self._decide(turn)
         if turn.moves or turn.intents:
             turn.commit(self.store)
-            self._announce()
         self._jobs = {key: job for key, job in turn.jobs.items() if job.state not in TERMINAL}
         if self._jobs:
             self.idle_since = time.monotonic()
@@ -130,6 +129,8 @@ class Controller:
                 action()
             except (GpuqueueError, OSError) as error:
                 self._complain(error)
+        if turn.moves or turn.intents:
+            self._announce()
 
     def _waits(self, turn: Turn) -> bool:
         return any(job.state is JobState.QUEUED for job in turn.jobs.values())
@@ -317,7 +318,8 @@ class Controller:
             env["GPUQUEUE_COMPUTE"] = f"{grant.compute / 1000:g}"
             env["GPUQUEUE_MEMORY"] = str(grant.memory)
         self._ordered[job.id] = time.monotonic()
-        self._mend_spec(job)
+        if job.id <= self._found:
+            self._mend_spec(job)  # one that was there before this lead may have seen a power cut
         self.launcher.order(
             {
                 "job": job.id,

@@ -88,7 +88,6 @@ class Runner:
             return False
         finally:
             os.unlink(mine)
-        reserve_exit(self.folder)
         return True
 
     # -- life --------------------------------------------------------------------------------
@@ -100,10 +99,13 @@ class Runner:
             return
         self._listen()
         adopt_orphans()
-        ring(self.order["wake"], f"claim {self.order['job']}")
         started = time.time()
-        log = LogFile(os.path.join(self.folder, LOG), self.order["log_limit"])
         output = self._start()
+        # what the payload need not wait for comes after it has started
+        ring(self.order["wake"], f"claim {self.order['job']}")
+        reserve_exit(self.folder)
+        self._name_payload()
+        log = LogFile(os.path.join(self.folder, LOG), self.order["log_limit"])
         try:
             self._supervise(output, log)
         finally:
@@ -184,15 +186,18 @@ class Runner:
         finally:
             with contextlib.suppress(OSError):
                 os.chdir("/")
-        me = identify(self.payload)
-        if me is not None:
-            record = json.dumps({"pid": me.pid, "start": me.start, "boot": me.boot})
-            with contextlib.suppress(OSError):
-                Path(self.folder, BEGUN).write_text(record)
         if self.asked == "cancel":  # it came between the check and the spawn
             self._signal_payload(signal.SIGTERM)
         elif self.asked:
             self._interrupt()
+
+    def _name_payload(self) -> None:
+        """Say which process the payload is, for when this one is killed."""
+        me = identify(self.payload) if self.payload else None
+        if me is not None:
+            record = json.dumps({"pid": me.pid, "start": me.start, "boot": me.boot})
+            with contextlib.suppress(OSError):
+                Path(self.folder, BEGUN).write_text(record)
 
     # -- supervision -------------------------------------------------------------------------
 
