@@ -165,7 +165,12 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request with its payload and its life, as the store knows it."""
+    """One request with its payload and its life, as the store knows it.
+
+    ``expected`` and ``latest`` are the scheduler's promise: its start in queue order when it was
+    first seen, and the latest that this may become (seconds since the epoch). ``peak`` is the most
+    device memory that it was seen to hold on one GPU, in bytes.
+    """
 
     id: int
     kind: JobKind
@@ -187,6 +192,9 @@ class Job:
     process: ProcessId | None = None
     key: str | None = None
     retry_of: int | None = None
+    expected: float | None = None
+    latest: float | None = None
+    peak: int | None = None
 
     @property
     def order(self) -> tuple[int, int, int]:

@@ -44,6 +44,16 @@ class Settings(HasTraits):
         help="A GPU that no job holds is free only if this per cent of its memory is free of "
         "programs outside the queue.",
     )
+    reorder_slack = Float(
+        3600.0,
+        min=0,
+        help="Seconds that shorter work may put off a waiting job past its start in queue order, "
+        "or half its run time where that is more. 0 means that nothing goes ahead of its turn.",
+    )
+    backfill = Bool(
+        default_value=True,
+        help="Whether a job may start before one ahead of it when that delays nothing.",
+    )
     fake_gpus = Unicode(
         "",
         help='Pretend GPUs, such as "80G,80G" or "2xA100:40G", for trying things out. The '

@@ -113,7 +113,7 @@ class Controller:
             changed |= self._look_around()
         if changed or (tick and self._waits(turn)):
             self._decide(turn)
-        if turn.moves or turn.intents:
+        if turn.moves or turn.intents or turn.promised:
             turn.commit(self.store)
             self._announce()
         self._jobs = {key: job for key, job in turn.jobs.items() if not turn.ended(job)}
@@ -251,7 +251,7 @@ class Controller:
         if outcome.again:
             turn.move(
                 job, "requeued", state=JobState.QUEUED, placement=None, process=None,
-                started=None, reason=outcome.reason,
+                started=None, reason=outcome.reason, expected=None, latest=None,
             )  # fmt: skip
             return
         turn.move(
@@ -271,6 +271,8 @@ class Controller:
         parents |= {key: turn.jobs[key].state for key in wanted if key in turn.jobs}
         snapshot = snapshot_of(turn.jobs.values(), parents, self.machine, self.settings.current)
         decision = plan(snapshot, turn.now)
+        for promise in decision.promises:
+            turn.promise(promise.job, promise.expected, promise.latest)
         for drop in decision.drops:
             turn.move(
                 turn.jobs[drop.job], "ended", state=JobState.CANCELLED, ended=turn.now,

@@ -133,7 +133,14 @@ def policy_of(settings: Settings, gpus: Sequence[Gpu]) -> Policy:
     slots = settings.slots or 2 * len(managed) or max(1, (os.cpu_count() or 1) // 2)
     by_index = {gpu.index: gpu.uuid for gpu in managed}
     shared = by_index.get(settings.shared_gpu) or (managed[-1].uuid if managed else None)
-    return Policy(slots, shared, settings.packing, settings.gpu_free_perc)
+    return Policy(
+        slots,
+        shared,
+        settings.packing,
+        settings.gpu_free_perc,
+        settings.reorder_slack,
+        settings.backfill,
+    )
 
 
 def managed_gpus(settings: Settings, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
@@ -160,4 +167,5 @@ def snapshot_of(
         Card(gpu, *outside.get(gpu.uuid, (0, ()))) for gpu in managed_gpus(settings, machine.gpus)
     )
     policy = policy_of(settings, machine.gpus)
-    return Snapshot(cards, tuple(waiting), tuple(running), policy, parents)
+    latest = {job.id: job.latest for job in waiting if job.latest is not None}
+    return Snapshot(cards, tuple(waiting), tuple(running), policy, parents, latest=latest)

@@ -8,7 +8,18 @@ from enum import StrEnum
 
 from gpuqueue.model import Gpu, Job, JobState, Placement
 
-__all__ = ["Card", "Drop", "Estimate", "Need", "Policy", "Snapshot", "Start", "Wait", "WaitReason"]
+__all__ = [
+    "Card",
+    "Drop",
+    "Estimate",
+    "Need",
+    "Policy",
+    "Promise",
+    "Snapshot",
+    "Start",
+    "Wait",
+    "WaitReason",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +37,19 @@ class Policy:
     gpu_free_perc
         A GPU that no job holds counts as free only if at least this per cent of its memory is
         free of programs outside the queue.
+    reorder_slack
+        Seconds that short work may put off a job past its start in queue order, or half its run
+        time where that is more; 0 keeps the queue's order.
+    backfill
+        Whether a job may start before one ahead of it where it delays nothing.
     """
 
     slots: int
     shared_gpu: str | None = None
     packing: bool = True
     gpu_free_perc: int = 75
+    reorder_slack: float = 3600.0
+    backfill: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +90,8 @@ class Snapshot:
         The state of every job that a waiting job comes after; missing means gone.
     estimates
         By job id; a job that is missing here has only what its request says.
+    latest
+        Promises given earlier: by job id, the latest start in seconds since the epoch.
     """
 
     cards: tuple[Card, ...]
@@ -80,6 +100,7 @@ class Snapshot:
     policy: Policy
     parents: Mapping[int, JobState] = field(default_factory=dict)
     estimates: Mapping[int, Estimate] = field(default_factory=dict)
+    latest: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +143,18 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class Promise:
+    """A waiting job's start in queue order when it was first seen, and the latest it may become.
+
+    Both in seconds since the epoch. It is to be kept and given back in ``Snapshot.latest``.
+    """
+
+    job: int
+    expected: float
+    latest: float
+
+
+@dataclass(frozen=True, slots=True)
 class Drop:
     """Cancel this waiting job, for this reason: it can never start."""
 
@@ -157,6 +190,9 @@ class Wait:
         For machines and for people.
     hint
         What would let it start sooner; empty where there is nothing to say.
+    later_than
+        For a job too deep in the queue to have an expected start: when its GPUs are free behind
+        all that is reserved, at the earliest.
     """
 
     position: int
@@ -164,3 +200,4 @@ class Wait:
     reason: WaitReason
     sentence: str
     hint: str = ""
+    later_than: float | None = None

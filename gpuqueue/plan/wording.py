@@ -7,7 +7,6 @@ from math import inf
 
 from gpuqueue.model import Job
 from gpuqueue.plan.board import Board, Space
-from gpuqueue.plan.claim import Claim
 from gpuqueue.units import format_duration
 
 __all__ = ["Names", "gpu_list", "listed", "strangers"]
@@ -73,12 +72,6 @@ class Names:
         more = len(spaces) - _SHOWN
         return ", ".join(clauses) + (f" and {more} more" if more > 0 else "")
 
-    def claim(self, claim: Claim, gpus: int) -> str:
+    def ahead(self, job_id: int, what: str) -> str:
         """``job 7 ahead of it is waiting for both GPUs``."""
-        if claim.alone:
-            what = "to run alone"
-        elif claim.gpus:
-            what = f"for {gpu_list(claim.gpus, gpus)}"
-        else:
-            what = f"for {claim.slots} slot{'' if claim.slots == 1 else 's'}"
-        return f"{self.job(claim.job)} ahead of it is waiting {what}"
+        return f"{self.job(job_id)} ahead of it is waiting {what}"

@@ -103,7 +103,7 @@ def reading_from(data: Mapping[str, Any]) -> Reading:
 
 COLUMNS = (
     "id, kind, state, request, tag, owner, command, cwd, origin, submitted, position, attempt, "
-    "placement, started, ended, returncode, reason, process, key, retry_of"
+    "placement, started, ended, returncode, reason, process, key, retry_of, expected, latest, peak"
 )
 
 
@@ -112,6 +112,7 @@ def job_from(row: tuple[Any, ...]) -> Job:
     (
         job_id, kind, state, request, tag, owner, command, cwd, origin, submitted, position,
         attempt, placement, started, ended, returncode, reason, process, key, retry_of,
+        expected, latest, peak,
     ) = row  # fmt: skip
     return Job(
         id=job_id,
@@ -134,6 +135,9 @@ def job_from(row: tuple[Any, ...]) -> Job:
         process=process_from(load(process)),
         key=key,
         retry_of=retry_of,
+        expected=expected,
+        latest=latest,
+        peak=peak,
     )
 
 
@@ -159,4 +163,7 @@ def job_to_dict(job: Job) -> dict[str, Any]:
         "pid": job.process.pid if job.process else None,
         "key": job.key,
         "retry_of": job.retry_of,
+        "expected": job.expected,
+        "latest": job.latest,
+        "peak": job.peak,
     }

@@ -85,7 +85,14 @@ CREATE TABLE facts (
 ) WITHOUT ROWID;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST,)
+_SECOND = """
+ALTER TABLE jobs ADD COLUMN expected REAL;
+ALTER TABLE jobs ADD COLUMN latest REAL;
+ALTER TABLE jobs ADD COLUMN peak INTEGER;
+CREATE INDEX jobs_command ON jobs (command, id) WHERE state = 'succeeded';
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND)
 VERSION = len(MIGRATIONS)
 
 

@@ -298,6 +298,13 @@ class Store:
             data["returncode"] = after.returncode
         self.record(db, at, after.id, event, data)
 
+    def promise(self, db: sqlite3.Connection, job: Job) -> None:
+        """Keep a waiting job's promise, within the caller's transaction."""
+        db.execute(
+            "UPDATE jobs SET expected = ?, latest = ? WHERE id = ?",
+            (job.expected, job.latest, job.id),
+        )
+
     def occupy(self, db: sqlite3.Connection, job: Job, placement: Placement, at: float) -> None:
         """Open the usage records of an attempt, within the caller's transaction."""
         db.executemany(
