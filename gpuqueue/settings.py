@@ -16,7 +16,7 @@ from traitlets import Bool, Float, HasTraits, Int, List, TraitError, Unicode, Un
 from gpuqueue.errors import InvalidRequest
 from gpuqueue.units import parse_bytes
 
-__all__ = ["Settings", "SettingsFile", "load_settings", "render_settings"]
+__all__ = ["Settings", "SettingsFile", "load_settings", "render_settings", "settings_from"]
 
 
 class Settings(HasTraits):
@@ -102,7 +102,14 @@ class Settings(HasTraits):
         return {name: getattr(self, name) for name in sorted(self.trait_names())}
 
 
-def _settings_from(table: dict[str, Any], where: str) -> Settings:
+def settings_from(table: dict[str, Any], where: str) -> Settings:
+    """Settings from names and values; ``where`` says in an error where they come from.
+
+    Raises
+    ------
+    InvalidRequest
+        There is no such setting, or a value is not allowed.
+    """
     known = Settings.class_trait_names()
     for name in table:
         if name not in known:
@@ -131,7 +138,7 @@ def load_settings(path: Path) -> Settings:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidRequest(str(path), f"is not valid TOML: {error}") from error
-    return _settings_from(table, str(path))
+    return settings_from(table, str(path))
 
 
 class SettingsFile:

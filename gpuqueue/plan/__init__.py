@@ -4,6 +4,7 @@ No clock, no I/O, no randomness: the same snapshot and time always give the same
 """
 
 from gpuqueue.plan.decide import Plan, plan
+from gpuqueue.plan.learn import History, kind_of
 from gpuqueue.plan.need import need_of, never_fits
 from gpuqueue.plan.types import (
     Card,
@@ -22,6 +23,7 @@ __all__ = [
     "Card",
     "Drop",
     "Estimate",
+    "History",
     "Need",
     "Plan",
     "Policy",
@@ -30,6 +32,7 @@ __all__ = [
     "Start",
     "Wait",
     "WaitReason",
+    "kind_of",
     "need_of",
     "never_fits",
     "plan",

@@ -43,7 +43,7 @@ class Decision:
 
     def _take_head(self) -> None:
         snapshot, forms, lanes = self.snapshot, self.forms, self.lanes
-        latest = snapshot.latest
+        latest, estimates = snapshot.latest, snapshot.estimates
         for number, job in enumerate(self.queue):
             if len(self.items) == DEPTH:
                 self.behind = self.queue[number:]
@@ -54,6 +54,9 @@ class Decision:
             lanes.compile(form)
             item = Item(job, form, length_of(snapshot, job), number)
             item.latest = latest.get(job.id, inf)
+            estimate = estimates.get(job.id)
+            if estimate is not None and not estimate.sound:
+                item.movable = False
             self.items.append(item)
 
     def _lacks_promise(self) -> bool:

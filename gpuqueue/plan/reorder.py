@@ -1,18 +1,17 @@
 """Short work ahead of long work, where waiting falls and every promise still holds.
 
 Running a job ahead of its turn is tried on paper first: it is placed now and all the others are
-laid out behind it in queue order, anew. It goes ahead only if that lowers the sum of planned
-starts (each weighed, see ``_weights``) and keeps every promise. Since the plan behind it is again
-one in queue order, what holds on paper now can be kept at every later moment.
+laid out behind it in queue order, anew. It goes ahead only if that keeps every promise and saves
+more waiting than it causes, by a factor that grows with the crowd (``_PRICE``). Since the plan
+behind it is again one in queue order, what holds on paper now can be kept at every later moment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
 from typing import TYPE_CHECKING
 
-from gpuqueue.plan.timeline import UNKNOWN, Item, Laid, Timeline
+from gpuqueue.plan.timeline import UNKNOWN, Item, Laid, Stake
 
 if TYPE_CHECKING:
     from gpuqueue.plan.decide import Decision
@@ -22,129 +21,146 @@ __all__ = ["Order", "reordered"]
 
 _TRIES = 64
 """How many jobs are tried ahead of the others, at the most, for each that goes."""
-_EFFORT = 600
-"""How many jobs may be laid out on trial in one decision, over the first trial."""
+_EFFORT = (2000, 30, 10_000)
+"""How many jobs may be laid out on trial in one decision: so many, and so many for each job that
+waits, but no more than that."""
+_PATIENCE = 8.0
+"""A trial is given up when it owes so many times what the job that went ahead gains."""
+_PRICE = 8.0
+_CROWD = 20
+"""Waiting that must be saved for each second that others are put off: 1 where up to ``_CROWD`` jobs
+wait, more in proportion where more do, up to ``_PRICE``.
+
+The saving counts only those that wait now. Where many wait, more are yet to come before it is over,
+and they pay for the slack that is used up and the gaps that are torn.
+"""
+_WORK = 0.5
+"""What the work in a job adds to the weight of its waiting, which is 1 for the job itself.
+
+Without it many small jobs would break up the machine before the wide ones.
+"""
 
 
 class Order:
     """The order that was decided on, and where it puts everybody."""
 
-    __slots__ = ("ahead", "items", "laid")
+    __slots__ = ("items", "laid")
 
-    def __init__(self, items: Sequence[Item], laid: Laid, ahead: Sequence[Item] = ()) -> None:
+    def __init__(self, items: Sequence[Item], laid: Laid) -> None:
         self.items = items
         self.laid = laid
-        self.ahead = ahead
 
 
 def reordered(decision: Decision, laid: Laid) -> Order:
-    """The best order found, starting from the queue's own."""
-    items = decision.items
-    order = Order(items, laid)
+    """The best order found, starting from the queue's own, whose layout is ``laid``."""
     policy = decision.snapshot.policy
     if not policy.reorder_slack or not policy.backfill:
-        return order
-    lanes, now = decision.lanes, decision.now
-    horizon = now + UNKNOWN
-    base = decision.base
-    ahead: list[Item] = []
-    rest = list(items)
-    starts = laid.starts
-    weights = _weights(items)
-    effort = _EFFORT
-    room: dict[Form, bool] = {}
-    while len(rest) > 1:
-        free = base.free[0]
-        room.clear()
-        candidates = []
+        return Order(decision.items, laid)
+    return _Search(decision, laid).run()
+
+
+class _Search:
+    def __init__(self, decision: Decision, laid: Laid) -> None:
+        self.lanes = decision.lanes
+        self.now = decision.now
+        self.horizon = decision.now + UNKNOWN
+        self.base = decision.base
+        self.ahead: list[Item] = []
+        self.rest = list(decision.items)
+        self.laid = laid
+        self.starts = laid.starts
+        self.weights = _weights(decision.items)
+        self.price = min(_PRICE, max(1.0, len(self.rest) / _CROWD))
+        least, each, most = _EFFORT
+        self.effort = min(least + each * len(self.rest), most)
+
+    def run(self) -> Order:
+        while len(self.rest) > 1 and self._advance():
+            pass
+        return Order([*self.ahead, *self.rest], self.laid)
+
+    def _advance(self) -> bool:
+        """Move one job ahead; False where none is worth it."""
+        for place in self._candidates():
+            if self.effort <= 0:
+                return False
+            trial = self._try(place)
+            if trial is None:
+                continue
+            before = len(self.ahead)
+            old = self.laid
+            self.laid = Laid(
+                trial.timeline, old.starts[:before] + trial.starts, old.marks[:before] + trial.marks
+            )
+            item = self.rest.pop(place)
+            self.ahead.append(item)
+            self.base = self.base.copy()
+            self.base.lay([item])
+            self.starts = trial.starts[1:]
+            return True
+        return False
+
+    def _candidates(self) -> list[int]:
+        """Places of the jobs that could start now, the shortest first."""
+        free = self.base.free[0]
+        room: dict[Form, bool] = {}
+        found = []
         seen: set[tuple[Form, float, int]] = set()
-        for place, item in enumerate(rest):
+        for place, item in enumerate(self.rest):
             # a job whose end nobody knows is not short, one whose start nobody knows gains nothing
-            if not now < starts[place] < horizon or item.length >= UNKNOWN:
+            if not self.now < self.starts[place] < self.horizon or not item.movable:
                 continue
             form = item.form
             fits = room.get(form)
             if fits is None:
-                fits = room[form] = lanes.startable(form, free)
+                fits = room[form] = self.lanes.startable(form, free)
             if not fits:
                 continue
             # equal jobs keep their order
             kind = (form, item.length, item.priority)
-            if kind in seen:
-                continue
-            seen.add(kind)
-            candidates.append((item.length, place))
-        candidates.sort()
-        found = None
-        for _, place in candidates[:_TRIES]:
-            if effort <= 0:
-                break
-            trial, spent = _try(decision, base, rest, starts, place, weights, horizon)
-            effort -= spent
-            if trial is not None:
-                found = place, trial
-                break
-        if found is None:
-            break
-        place, trial = found
-        item = rest.pop(place)
-        ahead.append(item)
-        base = base.copy()
-        base.lay([item])
-        starts = trial.starts[1:]
-        order = Order([*ahead, *rest], _joined(order, ahead, trial), tuple(ahead))
-    return order
+            if kind not in seen:
+                seen.add(kind)
+                found.append((item.length, place))
+        found.sort()
+        return [place for _, place in found[:_TRIES]]
 
-
-def _joined(order: Order, ahead: Sequence[Item], trial: Laid) -> Laid:
-    """The trial's layout, with those that went ahead before it in front."""
-    before = len(ahead) - 1
-    old = order.laid
-    return Laid(
-        trial.timeline, old.starts[:before] + trial.starts, old.marks[:before] + trial.marks
-    )
+    def _try(self, place: int) -> Laid | None:
+        """Lay everybody out behind one job; None where a promise breaks or too little is gained."""
+        item = self.rest[place]
+        starts = self.starts
+        order = [item, *self.rest[:place], *self.rest[place + 1 :]]
+        olds = [starts[place], *starts[:place], *starts[place + 1 :]]
+        limits = [self.now]
+        for other, start in zip(order[1:], olds[1:], strict=True):
+            # never past a job that was moved up, and no promise that is broken gets worse
+            fixed = other.priority > item.priority or start >= self.horizon
+            limits.append(start if fixed else max(other.latest, start))
+        stake = Stake(
+            limits=limits,
+            olds=olds,
+            weights=[self.weights[each.job.id] for each in order],
+            price=self.price,
+            patience=_PATIENCE,
+            horizon=self.horizon,
+        )
+        trial = self.base.copy().lay(order, stake)
+        self.effort -= len(trial.starts) + 1
+        if len(trial.starts) < len(order) or stake.balance <= 0:
+            return None
+        # nor on the guess when another job will end
+        mine = trial.marks[0]
+        for order_of, marks in trial.holds:
+            if order_of < item.order and (marks & mine or not marks):
+                return None
+        return trial
 
 
 def _weights(items: Sequence[Item]) -> dict[int, float]:
-    """What a second of each job's waiting counts: all alike, and a share for the work in it.
-
-    Without the share, many small jobs would break up the machine before the wide ones.
-    """
+    """What a second of each job's waiting counts, by id."""
     areas = []
     for item in items:
         need = item.form.need
-        compute = need.compute or 1
-        area = 0.0 if item.length >= UNKNOWN else item.length * max(1, need.gpus * compute)
-        areas.append(area)
+        length = 0.0 if item.length >= UNKNOWN else item.length
+        areas.append(length * max(1, need.gpus * (need.compute or 1)))
     mean = sum(areas) / len(areas) or 1.0
-    return {item.job.id: 1.0 + 0.5 * area / mean for item, area in zip(items, areas, strict=True)}
-
-
-def _try(
-    decision: Decision,
-    base: Timeline,
-    rest: Sequence[Item],
-    starts: Sequence[float],
-    place: int,
-    weights: dict[int, float],
-    horizon: float,
-) -> tuple[Laid | None, int]:
-    """Lay everybody out behind one job; None where a promise breaks or nothing is gained."""
-    item = rest[place]
-    now = decision.now
-    order = [item, *rest[:place], *rest[place + 1 :]]
-    old = [starts[place], *starts[:place], *starts[place + 1 :]]
-    limits = [now]
-    limits += [
-        start if other.priority > item.priority or start >= horizon else max(other.latest, start)
-        for other, start in zip(order[1:], old[1:], strict=True)
-    ]
-    trial = base.copy().lay(order, limits)
-    spent = len(trial.starts)
-    if spent < len(order):
-        return None, spent
-    change = 0.0
-    for other, before, after in zip(order, old, trial.starts, strict=True):
-        if before < horizon and after < inf:
-            change += (after - before) * weights[other.job.id]
-    return (trial if change < 0 else None), spent
+    return {item.job.id: 1.0 + _WORK * area / mean for item, area in zip(items, areas, strict=True)}

@@ -29,9 +29,12 @@ assert FULL <= _ROOM
 
 
 class Item:
-    """A waiting job as it is laid out. ``length`` in seconds."""
+    """A waiting job as it is laid out.
 
-    __slots__ = ("form", "job", "latest", "length", "order", "priority")
+    ``length`` is in seconds; ``movable`` says that it may be moved ahead as short work.
+    """
+
+    __slots__ = ("form", "job", "latest", "length", "movable", "order", "priority")
 
     def __init__(self, job: Job, form: Form, length: float, order: int) -> None:
         self.job = job
@@ -40,6 +43,7 @@ class Item:
         self.order = order
         self.priority = job.request.priority
         self.latest = inf
+        self.movable = length < UNKNOWN
 
 
 class Shaky(NamedTuple):
@@ -50,18 +54,63 @@ class Shaky(NamedTuple):
     slots: int
 
 
+class Stake:
+    """What a layout must keep to be worth it: every limit, and in the end a balance above zero.
+
+    Each second that a job starts earlier than in ``olds`` adds its weight to the balance, each
+    second later takes ``price`` times that. A start beyond ``horizon`` counts for nothing. What
+    the first job gains, so many times over as ``patience`` says, may be owed in between.
+    """
+
+    __slots__ = ("balance", "credit", "horizon", "limits", "olds", "patience", "price", "weights")
+
+    def __init__(
+        self,
+        *,
+        limits: Sequence[float],
+        olds: Sequence[float],
+        weights: Sequence[float],
+        price: float,
+        patience: float,
+        horizon: float,
+    ) -> None:
+        self.limits = limits
+        self.olds = olds
+        self.weights = weights
+        self.price = price
+        self.patience = patience
+        self.credit = 0.0
+        self.horizon = horizon
+        self.balance = 0.0
+
+    def lost(self, number: int, at: float) -> bool:
+        """Take in a job's start; whether the layout is not worth going on with."""
+        if at > self.limits[number]:
+            return True
+        later = at - self.olds[number]
+        if later and self.olds[number] < self.horizon:
+            if later > 0:
+                later *= self.price
+            self.balance -= later * self.weights[number]
+            if not number:
+                self.credit = self.patience * self.balance
+        return self.balance < -self.credit
+
+
 class Laid:
     """Where jobs fall: for each, its start and the marks of its GPUs.
 
-    A start is infinite where nothing that is foreseen lets the job start.
+    A start is infinite where nothing that is foreseen lets the job start. ``holds`` has the order
+    and the GPUs of the jobs that keep newcomers off what may come free at any moment.
     """
 
-    __slots__ = ("marks", "starts", "timeline")
+    __slots__ = ("holds", "marks", "starts", "timeline")
 
     def __init__(self, timeline: Timeline, starts: list[float], marks: list[int]) -> None:
         self.timeline = timeline
         self.starts = starts
         self.marks = marks
+        self.holds: list[tuple[int, int]] = []
 
 
 class Timeline:
@@ -133,12 +182,12 @@ class Timeline:
     # -- laying out --------------------------------------------------------------------------
 
     def lay(
-        self, items: Sequence[Item], limits: Sequence[float] | None = None, *, strict: bool = False
+        self, items: Sequence[Item], stake: Stake | None = None, *, strict: bool = False
     ) -> Laid:
         """Place each item in turn at its earliest hole, and reserve it.
 
-        Ends short, with the timeline spoilt, at the first that would start after its limit.
-        ``strict`` lets none start before one ahead of it.
+        With a ``stake`` it ends short, the timeline spoilt, as soon as that is lost. ``strict``
+        lets none start before one ahead of it.
         """
         lanes = self.lanes
         find = self._find_slowly if lanes.closed or lanes.kinds else self._find
@@ -151,6 +200,7 @@ class Timeline:
         marks: list[int] = []
         lows: dict[Form, tuple[list[float], list[float]]] = {}
         credited: set[int] = set()
+        holds: list[tuple[int, int]] = []
         horizon = now + UNKNOWN
         for number, item in enumerate(items):
             form, length = item.form, item.length
@@ -170,7 +220,7 @@ class Timeline:
                 at, chosen = inf, 0
             else:
                 at, chosen = find(form, length, low)
-            if limits is not None and at > limits[number]:
+            if stake is not None and stake.lost(number, at):
                 break
             starts.append(at)
             marks.append(chosen)
@@ -183,10 +233,12 @@ class Timeline:
             lengths[place:upto] = [length]
             since[place:upto] = [at]
             if now < at < inf and (self.shaky or at >= horizon):
-                self._hold(item, at, chosen, credited)
+                holds += self._hold(item, at, chosen, credited)
             if length >= UNKNOWN and at < inf:
                 self.shaky.append(Shaky(at + length, chosen, form.count))
-        return Laid(self, starts, marks)
+        laid = Laid(self, starts, marks)
+        laid.holds = holds
+        return laid
 
     def place(self, item: Item, low: float) -> float:
         """Place one more job at its earliest hole from ``low`` on; its start."""
@@ -363,7 +415,7 @@ class Timeline:
             chosen |= each[4]
         return chosen
 
-    def _hold(self, item: Item, at: float, marks: int, credited: set[int]) -> None:
+    def _hold(self, item: Item, at: float, marks: int, credited: set[int]) -> list[tuple[int, int]]:
         """Keep newcomers off what a job waits for where that may come free at any moment.
 
         Its start rests on the guess when a job will end that has outrun its estimate, or has
@@ -375,7 +427,7 @@ class Timeline:
         on = [(number, shaky) for number, shaky in guesses if shaky.guards & marks]
         short = not (free[0] - form.test) & lanes.slot_guard
         if not on and not (short and guesses):
-            return
+            return []
         slots = form.count if not form.need.exclusive else lanes.policy.slots
         for number, shaky in on:
             if number not in credited:
@@ -384,6 +436,7 @@ class Timeline:
         held = [lane for lane in lanes.lanes if marks & lane.guard] if on else []
         for step in range(bisect_left(self.times, at)):
             free[step] = lanes.held_back(free[step], form, held, max(0, slots))
+        return [(item.order, marks if on else 0)]
 
 
 def _fill_clamped(
@@ -437,7 +490,7 @@ def end_of(snapshot: Snapshot, job: Job, now: float) -> float:
 
 
 def expected_end(snapshot: Snapshot, job: Job, now: float) -> tuple[float, bool]:
-    """When a running job is expected to end, after ``now``, and whether that is its estimate."""
+    """When a running job is expected to end, after ``now``, and whether others may rely on it."""
     end = end_of(snapshot, job, now)
     if now < end < inf:
         return end, True
@@ -446,4 +499,7 @@ def expected_end(snapshot: Snapshot, job: Job, now: float) -> tuple[float, bool]
     if end == -inf:
         return now + _MOMENT, False
     ran = now - (now if job.started is None else job.started)
-    return now + max(60.0, ran // 4), False
+    # one that was only learned from other runs was a guess from the first: it is made anew
+    estimate = snapshot.estimates.get(job.id)
+    learned = estimate is not None and estimate.learned
+    return now + max(60.0, ran // 4), learned

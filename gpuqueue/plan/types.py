@@ -67,11 +67,16 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a job is believed to take: run time in seconds, device memory in bytes per GPU."""
+    """What a job is believed to take: run time in seconds, device memory in bytes per GPU.
+
+    ``learned`` says that it comes from earlier runs, ``sound`` that such estimates have held; a
+    job moves ahead of its turn only on a sound one.
+    """
 
     run_time: float | None = None
     memory: int | None = None
     learned: bool = False
+    sound: bool = True
 
 
 @dataclass(frozen=True, slots=True)
