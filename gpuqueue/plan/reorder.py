@@ -21,10 +21,11 @@ __all__ = ["Order", "reordered"]
 
 _TRIES = 64
 """How many jobs are tried ahead of the others, at the most, for each that goes."""
-_EFFORT = (2000, 30, 10_000)
-"""How many jobs may be laid out on trial in one decision: so many, and so many for each job that
-waits, but no more than that."""
-_PATIENCE = 8.0
+_EFFORT = 5000
+_CROWDED = 450_000
+"""How many jobs may be laid out on trial in one decision: ``_EFFORT``, but fewer where many wait,
+since each then takes longer: ``_CROWDED`` over their number."""
+_PATIENCE = 4.0
 """A trial is given up when it owes so many times what the job that went ahead gains."""
 _PRICE = 8.0
 _CROWD = 20
@@ -71,8 +72,7 @@ class _Search:
         self.starts = laid.starts
         self.weights = _weights(decision.items)
         self.price = min(_PRICE, max(1.0, len(self.rest) / _CROWD))
-        least, each, most = _EFFORT
-        self.effort = min(least + each * len(self.rest), most)
+        self.effort = min(_EFFORT, _CROWDED // max(1, len(self.rest)))
 
     def run(self) -> Order:
         while len(self.rest) > 1 and self._advance():

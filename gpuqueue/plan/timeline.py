@@ -190,7 +190,9 @@ class Timeline:
         lets none start before one ahead of it.
         """
         lanes = self.lanes
-        find = self._find_slowly if lanes.closed or lanes.kinds else self._find
+        slowly = lanes.closed or lanes.kinds
+        find = self._find_slowly if slowly else self._find
+        find_one = self._find_slowly if slowly else self._find_one
         times = self.times
         now = times[0]
         last = now
@@ -219,7 +221,7 @@ class Timeline:
             if low == inf:
                 at, chosen = inf, 0
             else:
-                at, chosen = find(form, length, low)
+                at, chosen = (find_one if form.gpus == 1 else find)(form, length, low)
             if stake is not None and stake.lost(number, at):
                 break
             starts.append(at)
@@ -280,6 +282,57 @@ class Timeline:
                 if common.bit_count() < form.gpus:
                     return None
         return self._reserve(form, item.length, 0, common)[1]
+
+    def _find_one(self, form: Form, length: float, low: float) -> tuple[float, int]:
+        """As ``_find``, for one GPU: any mark that is left will do."""
+        times, free, lanes = self.times, self.free, self.lanes
+        slot_guard, fold = lanes.slot_guard, lanes.folds[0]
+        test, able = form.test, form.able
+        count = len(times)
+        step = bisect_left(times, low)
+        for now_free in islice(free, step, None):
+            found = now_free - test
+            if found & found >> fold & able and found & slot_guard:
+                break
+            step += 1
+        if step == count:
+            return inf, 0
+        first = at = step
+        if low <= self.floors.get(form, times[0]):
+            self.floors[form] = times[at]
+        fits: list[int] = []
+        common = able
+        begun = times[at]
+        while True:
+            found = free[step] - test
+            marks = found & found >> fold & able if found & slot_guard else 0
+            both = common & marks
+            if both:
+                common = both
+            elif not marks:
+                common = able
+                at = step + 1
+                begun = times[at] if at < count else inf
+            else:
+                common = marks
+                back = step
+                while back > at:
+                    both = common & fits[back - 1 - first]
+                    if not both:
+                        break
+                    common = both
+                    back -= 1
+                at = back
+                begun = times[at]
+            fits.append(marks)
+            step += 1
+            if step == count:
+                if at == step:
+                    return inf, 0
+                break
+            if times[step] - begun >= length:
+                break
+        return self._reserve(form, length, at, common)
 
     def _find(self, form: Form, length: float, low: float) -> tuple[float, int]:
         """Find the earliest hole from ``low`` on, reserve it, return its start and GPUs."""
