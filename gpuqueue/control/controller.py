@@ -21,9 +21,9 @@ from gpuqueue.control.outcome import Outcome, outcome_of, sweep, void
 from gpuqueue.control.turn import Turn
 from gpuqueue.errors import GpuqueueError
 from gpuqueue.gpus import Devices, detect
-from gpuqueue.model import ACTIVE, Job, JobState, Placement, ProcessId
+from gpuqueue.model import ACTIVE, Job, JobKind, JobState, Placement, ProcessId
 from gpuqueue.paths import Home
-from gpuqueue.plan import plan
+from gpuqueue.plan import History, kind_of, plan
 from gpuqueue.run.files import BEGUN, CLAIM, SPEC, read_json, write_json
 from gpuqueue.run.process import alive, boot_id
 from gpuqueue.run.wake import Doorbell, ring
@@ -39,6 +39,8 @@ TICK = 1.0
 _READ_IDLE = 5.0
 _CLAIM_PATIENCE = 5.0
 _MOST_ATTEMPTS = 5
+_REMEMBERED = 5000
+"""How many successful runs a new lead learns from."""
 
 
 class Controller:
@@ -58,6 +60,8 @@ class Controller:
         self._stopping = threading.Event()
         self._newest = 0
         self._ordered: dict[int, float] = {}
+        self._history = History()
+        self._untaught: list[int] = []
         self._last_read = 0.0
         self._published: dict[str, Any] = {}
         self._trouble = ""
@@ -69,6 +73,8 @@ class Controller:
         self.launcher.start()
         self._jobs = {job.id: job for job in self.store.live()}
         self._newest = max(self._jobs, default=0)
+        self._untaught = list(self._jobs)
+        self._remember()
         lines: list[str] = []
         tick = True
         next_tick = time.monotonic() + TICK
@@ -143,6 +149,7 @@ class Controller:
                 # a fact, not a decision: it stays even if this turn cannot be recorded
                 turn.jobs[job.id] = self._jobs[job.id] = job
                 self._newest = max(self._newest, job.id)
+                self._untaught.append(job.id)
                 changed = True
         # an exit may ring before this lead has seen its claim
         for job_id in sorted(rung if not tick else {*rung, *turn.jobs}):
@@ -254,15 +261,47 @@ class Controller:
                 started=None, reason=outcome.reason, expected=None, latest=None,
             )  # fmt: skip
             return
-        turn.move(
+        ended = turn.move(
             job, "ended", state=outcome.state, ended=outcome.ended or turn.now,
             returncode=outcome.returncode, reason=outcome.reason,
             started=job.started or outcome.started,
         )  # fmt: skip
+        if ended.state is JobState.SUCCEEDED:
+            self._note(ended)
+
+    # -- what earlier runs teach -------------------------------------------------------------
+
+    def _remember(self) -> None:
+        self._history = History()
+        ended = self.store.jobs(states=[JobState.SUCCEEDED], limit=_REMEMBERED)
+        for job in reversed(ended):
+            self._note(job)
+
+    def _note(self, job: Job) -> None:
+        """Take in a job that succeeded."""
+        if _teaches(job) and job.started is not None and job.ended is not None:
+            kind = kind_of(job.owner, job.command, job.request)
+            self._history.add(kind, max(0.0, job.ended - job.started))
+
+    def _teach(self, turn: Turn) -> None:
+        """Give jobs that came without an estimate the one that their command has taught.
+
+        It stays with the job, so that whoever explains its waiting plans on the same.
+        """
+        for job_id in self._untaught:
+            job = turn.jobs.get(job_id)
+            if job is None or job.state is not JobState.QUEUED or not _teaches(job):
+                continue
+            if job.request.eta is None and job.learned is None:
+                found = self._history.estimate(kind_of(job.owner, job.command, job.request))
+                if found is not None and found.run_time is not None:
+                    turn.learn(job_id, found.run_time, sound=found.sound)
+        self._untaught = []
 
     # -- starts ------------------------------------------------------------------------------
 
     def _decide(self, turn: Turn) -> None:
+        self._teach(turn)
         waiting = [job for job in turn.jobs.values() if job.state is JobState.QUEUED]
         if not waiting:
             return
@@ -349,3 +388,10 @@ class Controller:
                     continue
         if self._on_commit is not None:
             self._on_commit()
+
+
+def _teaches(job: Job) -> bool:
+    """Whether the command says what ran: a cell's or a nameless function's does not."""
+    return job.kind is JobKind.SCRIPT or (
+        job.kind is JobKind.FUNCTION and "<lambda>" not in job.command
+    )

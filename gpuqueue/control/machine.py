@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuqueue.gpus import detect
 from gpuqueue.model import ACTIVE, Gpu, Job, JobState, Reading
-from gpuqueue.plan import Card, Policy, Snapshot
+from gpuqueue.plan import Card, Estimate, Policy, Snapshot
 from gpuqueue.run.process import descendants
 from gpuqueue.settings import Settings
 from gpuqueue.store import Store, gpu_from, plain, reading_from
@@ -168,4 +168,9 @@ def snapshot_of(
     )
     policy = policy_of(settings, machine.gpus)
     latest = {job.id: job.latest for job in waiting if job.latest is not None}
-    return Snapshot(cards, tuple(waiting), tuple(running), policy, parents, latest=latest)
+    estimates = {
+        job.id: Estimate(job.learned, learned=True, sound=job.sound)
+        for job in (*waiting, *running)
+        if job.learned is not None and job.request.eta is None
+    }
+    return Snapshot(cards, tuple(waiting), tuple(running), policy, parents, estimates, latest)

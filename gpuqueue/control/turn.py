@@ -23,7 +23,7 @@ class Turn:
     now
         The moment that the turn's events carry.
     promised
-        The waiting jobs that have been promised a latest start.
+        The waiting jobs that the scheduler has told something: a latest start, a run time.
     actions
         What to do after it is recorded; none of it may be needed for the record to be true.
     """
@@ -43,6 +43,11 @@ class Turn:
         self.jobs[job.id] = after
         self.moves.append((job, after, event))
         return after
+
+    def learn(self, job_id: int, run_time: float, *, sound: bool) -> None:
+        """Keep with a waiting job what earlier runs of its command teach."""
+        self.jobs[job_id] = replace(self.jobs[job_id], learned=run_time, sound=sound)
+        self.promised.append(job_id)
 
     def promise(self, job_id: int, expected: float, latest: float) -> None:
         """Promise a waiting job the latest moment at which it starts."""
@@ -66,7 +71,7 @@ class Turn:
         with store.transaction() as db:
             for before, after, event in self.moves:
                 store.move(db, before, after, event, self.now)
-            for job_id in self.promised:
+            for job_id in dict.fromkeys(self.promised):
                 store.promise(db, self.jobs[job_id])
             for job in self._left:
                 store.vacate(db, job, self.now)

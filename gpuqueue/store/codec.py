@@ -103,7 +103,8 @@ def reading_from(data: Mapping[str, Any]) -> Reading:
 
 COLUMNS = (
     "id, kind, state, request, tag, owner, command, cwd, origin, submitted, position, attempt, "
-    "placement, started, ended, returncode, reason, process, key, retry_of, expected, latest, peak"
+    "placement, started, ended, returncode, reason, process, key, retry_of, expected, latest, "
+    "learned, sound"
 )
 
 
@@ -112,7 +113,7 @@ def job_from(row: tuple[Any, ...]) -> Job:
     (
         job_id, kind, state, request, tag, owner, command, cwd, origin, submitted, position,
         attempt, placement, started, ended, returncode, reason, process, key, retry_of,
-        expected, latest, peak,
+        expected, latest, learned, sound,
     ) = row  # fmt: skip
     return Job(
         id=job_id,
@@ -137,7 +138,8 @@ def job_from(row: tuple[Any, ...]) -> Job:
         retry_of=retry_of,
         expected=expected,
         latest=latest,
-        peak=peak,
+        learned=learned,
+        sound=bool(sound),
     )
 
 
@@ -165,5 +167,5 @@ def job_to_dict(job: Job) -> dict[str, Any]:
         "retry_of": job.retry_of,
         "expected": job.expected,
         "latest": job.latest,
-        "peak": job.peak,
+        "learned": job.learned,
     }

@@ -88,8 +88,9 @@ CREATE TABLE facts (
 _SECOND = """
 ALTER TABLE jobs ADD COLUMN expected REAL;
 ALTER TABLE jobs ADD COLUMN latest REAL;
-ALTER TABLE jobs ADD COLUMN peak INTEGER;
-CREATE INDEX jobs_command ON jobs (command, id) WHERE state = 'succeeded';
+ALTER TABLE jobs ADD COLUMN learned REAL;
+ALTER TABLE jobs ADD COLUMN sound INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX jobs_succeeded ON jobs (id) WHERE state = 'succeeded';
 """
 
 MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND)

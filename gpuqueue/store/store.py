@@ -299,10 +299,10 @@ class Store:
         self.record(db, at, after.id, event, data)
 
     def promise(self, db: sqlite3.Connection, job: Job) -> None:
-        """Keep a waiting job's promise, within the caller's transaction."""
+        """Keep what the scheduler told of a waiting job, within the caller's transaction."""
         db.execute(
-            "UPDATE jobs SET expected = ?, latest = ? WHERE id = ?",
-            (job.expected, job.latest, job.id),
+            "UPDATE jobs SET expected = ?, latest = ?, learned = ?, sound = ? WHERE id = ?",
+            (job.expected, job.latest, job.learned, job.sound, job.id),
         )
 
     def occupy(self, db: sqlite3.Connection, job: Job, placement: Placement, at: float) -> None:
