@@ -44,6 +44,10 @@ class Settings(HasTraits):
         help="A GPU that no job holds is free only if this per cent of its memory is free of "
         "programs outside the queue.",
     )
+    drained = List(
+        Int(min=0),
+        help="Indices of GPUs that take no new jobs; what runs there may end.",
+    )
     reorder_slack = Float(
         3600.0,
         min=0,

@@ -140,6 +140,7 @@ def policy_of(settings: Settings, gpus: Sequence[Gpu]) -> Policy:
         settings.gpu_free_perc,
         settings.reorder_slack,
         settings.backfill,
+        frozenset(by_index[index] for index in settings.drained if index in by_index),
     )
 
 

@@ -13,7 +13,7 @@ from gpuqueue.model import WHOLE, Grant, Job, Placement, Preset
 from gpuqueue.plan.lanes import is_open
 from gpuqueue.plan.need import could_hold
 from gpuqueue.plan.timeline import end_of
-from gpuqueue.plan.types import Card, Need, Snapshot
+from gpuqueue.plan.types import Card, Need, Policy, Snapshot
 
 __all__ = ["Board", "Part", "Resident", "Space", "Tally"]
 
@@ -67,16 +67,28 @@ class Resident(NamedTuple):
 class Space:
     """One GPU and who holds what of it."""
 
-    __slots__ = ("card", "free", "gpu", "held", "index", "outside", "parts", "shared", "total")
+    __slots__ = (
+        "card",
+        "drained",
+        "free",
+        "gpu",
+        "held",
+        "index",
+        "outside",
+        "parts",
+        "shared",
+        "total",
+    )
 
-    def __init__(self, card: Card, *, shared: bool, free_perc: int) -> None:
+    def __init__(self, card: Card, policy: Policy) -> None:
         self.card = card
+        self.drained = card.gpu.uuid in policy.drained
         self.gpu = card.gpu
         self.index = card.gpu.index
         self.total = card.gpu.memory
         self.outside = max(0, card.outside)
-        self.shared = shared
-        self.free = is_open(card, free_perc)
+        self.shared = card.gpu.uuid == policy.shared_gpu
+        self.free = is_open(card, policy.gpu_free_perc)
         self.held = Tally()
         self.parts: dict[int, Part] = {}
 
@@ -107,7 +119,7 @@ class Space:
     def mixes(self, need: Need) -> bool:
         """Whether the kinds of jobs go together, whatever their amounts."""
         held = self.held
-        if held.whole or (held.empty and not self.free):
+        if self.drained or held.whole or (held.empty and not self.free):
             return False
         if need.whole:
             return held.empty
@@ -131,10 +143,7 @@ class Board:
     def __init__(self, snapshot: Snapshot, now: float) -> None:
         policy = snapshot.policy
         cards = sorted(snapshot.cards, key=lambda card: (card.gpu.index, card.gpu.uuid))
-        self.spaces = tuple(
-            Space(card, shared=card.gpu.uuid == policy.shared_gpu, free_perc=policy.gpu_free_perc)
-            for card in cards
-        )
+        self.spaces = tuple(Space(card, policy) for card in cards)
         self.slots = policy.slots
         self.used = 0
         self.exclusive: int | None = None

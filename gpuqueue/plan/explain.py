@@ -262,6 +262,8 @@ def _lacking_whole(scene: _Scene, need: Need, spaces: Sequence[Space], fitting: 
 
 
 def _blocked_reason(blocked: Sequence[Space]) -> WaitReason:
+    if any(space.drained for space in blocked):
+        return WaitReason.DRAINED
     outside = blocked and all(space.held.empty for space in blocked)
     return WaitReason.OUTSIDE if outside else WaitReason.GPU
 

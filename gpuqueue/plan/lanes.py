@@ -196,6 +196,8 @@ class Lanes:
         """What a need tests and takes of one GPU; None where it can never go."""
         card = lane.card
         total = card.gpu.memory
+        if card.gpu.uuid in self.policy.drained:
+            return None
         if not could_hold(card.gpu, need) or (need.light and not lane.shared):
             return None
         if need.whole:

@@ -40,6 +40,8 @@ class Policy:
     reorder_slack
         Seconds that short work may put off a job past its start in queue order, or half its run
         time where that is more; 0 keeps the queue's order.
+    drained
+        UUIDs of GPUs that take no new jobs; those that run there may end.
     backfill
         Whether a job may start before one ahead of it where it delays nothing.
     """
@@ -50,6 +52,7 @@ class Policy:
     gpu_free_perc: int = 75
     reorder_slack: float = 3600.0
     backfill: bool = True
+    drained: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,7 @@ class WaitReason(StrEnum):
     RESERVATION = "reservation"
     EXCLUSIVE = "exclusive"
     OUTSIDE = "outside use"
+    DRAINED = "drained"
     NEVER = "never fits"
 
 

@@ -63,6 +63,10 @@ class Names:
         verb = ""
         for space in spaces[:_SHOWN]:
             taken = not space.held.empty
+            if space.drained:
+                clauses.append(f"GPU {space.index} takes no new jobs")
+                verb = ""
+                continue
             now_verb = "is held" if taken else "is used outside the queue"
             who = self.residents(board, sorted(space.parts)) if taken else strangers(space)
             clauses.append(

@@ -8,7 +8,7 @@ import pytest
 from machines import NOW, G, begun, card, job, machine, places, policy, run
 
 from gpuqueue.model import JobState
-from gpuqueue.plan import Estimate, Snapshot, plan
+from gpuqueue.plan import Estimate, Snapshot, WaitReason, plan
 
 HOUR = 3600.0
 SLOTS = 64
@@ -143,6 +143,23 @@ class TestReorder:
     def test_not_where_the_end_is_unknown(self) -> None:
         jobs = [job(1, eta=4 * HOUR), job(2, "two")]
         assert starts(machine(2, jobs, rules=policy(SLOTS))) == {1: (1,)}
+
+
+class TestDrained:
+    RULES = policy(SLOTS, drained=frozenset({"GPU-1"}))
+
+    def test_it_takes_no_new_jobs_and_lets_the_others_end(self) -> None:
+        jobs = [job(2, eta=9), job(3, eta=9), job(4, memory=G, eta=9)]
+        half = run(job(1, eta=50), 1, compute=500, memory=G, whole=False)
+        assert starts(machine(2, jobs, [half], self.RULES)) == {2: (0,)}
+
+    def test_a_job_that_waits_for_it_says_so_and_holds_nothing(self) -> None:
+        snapshot = machine(2, [job(2, "two", eta=9), job(3, eta=9)], rules=self.RULES)
+        found = plan(snapshot, NOW)
+        assert places(found) == {3: (0,)}
+        wait = found.waits[2]
+        assert (wait.reason, wait.expected) == (WaitReason.DRAINED, None)
+        assert wait.sentence.endswith("GPU 1 takes no new jobs")
 
 
 class TestUncertainty:
