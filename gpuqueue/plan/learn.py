@@ -85,4 +85,4 @@ class History:
         held = record.held
         sound = len(held) >= _PROOFS and sum(held) * 5 >= len(held) * 4
         memory = int(max(record.peaks) * (1 + MARGIN)) if record.peaks else None
-        return Estimate(max(1.0, max(record.runs)), memory, learned=True, sound=sound)
+        return Estimate(max(1.0, *record.runs), memory, learned=True, sound=sound)
