@@ -48,6 +48,11 @@ class Settings(HasTraits):
         Int(min=0),
         help="Indices of GPUs that take no new jobs; what runs there may end.",
     )
+    fair_share = Bool(
+        default_value=False,
+        help="Whether, within equal priority, the next job is that of whoever has had the least "
+        "GPU time in the last 24 hours.",
+    )
     reorder_slack = Float(
         3600.0,
         min=0,

@@ -16,7 +16,7 @@ from typing import Any
 from gpuqueue.control.gauge import Gauge
 from gpuqueue.control.intents import carry_out
 from gpuqueue.control.launch import Launcher
-from gpuqueue.control.machine import FACT, Machine, seen_on, snapshot_of
+from gpuqueue.control.machine import FACT, Machine, seen_on, snapshot_of, usage_of
 from gpuqueue.control.outcome import Outcome, outcome_of, sweep, void
 from gpuqueue.control.turn import Turn
 from gpuqueue.errors import GpuqueueError
@@ -308,7 +308,9 @@ class Controller:
         wanted = {parent for job in waiting for parent in job.request.after}
         parents = self.store.states(wanted) if wanted else {}
         parents |= {key: turn.jobs[key].state for key in wanted if key in turn.jobs}
-        snapshot = snapshot_of(turn.jobs.values(), parents, self.machine, self.settings.current)
+        settings = self.settings.current
+        usage = usage_of(self.store, settings, self.machine, turn.now)
+        snapshot = snapshot_of(turn.jobs.values(), parents, self.machine, settings, usage)
         decision = plan(snapshot, turn.now)
         for promise in decision.promises:
             turn.promise(promise.job, promise.expected, promise.latest)

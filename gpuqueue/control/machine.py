@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuqueue.gpus import detect
-from gpuqueue.model import ACTIVE, Gpu, Job, JobState, Reading
+from gpuqueue.model import ACTIVE, WHOLE, Gpu, Job, JobState, Reading
 from gpuqueue.plan import Card, Estimate, Policy, Snapshot
 from gpuqueue.run.process import descendants
 from gpuqueue.settings import Settings
@@ -27,9 +27,11 @@ __all__ = [
     "policy_of",
     "seen_on",
     "snapshot_of",
+    "usage_of",
 ]
 
 FACT = "machine"
+_DAY = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,8 @@ def seen_on(
                 tree = (job.process.pid, *descendants(job.process.pid))
                 owners |= dict.fromkeys(tree, job.id)
     held = {gpu for job in running if job.placement for gpu in job.placement.gpus}
-    outside, used = {}, {}
+    outside: dict[str, tuple[int, tuple[str, ...]]] = {}
+    used: dict[int, dict[str, int]] = {}
     for gpu, reading in zip(gpus, readings, strict=False):
         for process in reading.processes:
             if process.pid in owners and process.memory:
@@ -141,6 +144,7 @@ def policy_of(settings: Settings, gpus: Sequence[Gpu]) -> Policy:
         settings.reorder_slack,
         settings.backfill,
         frozenset(by_index[index] for index in settings.drained if index in by_index),
+        settings.fair_share,
     )
 
 
@@ -150,13 +154,33 @@ def managed_gpus(settings: Settings, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu in gpus if not wanted or gpu.index in wanted)
 
 
+def usage_of(store: Store, settings: Settings, machine: Machine, now: float) -> Mapping[str, float]:
+    """GPU seconds of each owner in the last 24 hours; empty unless ``fair_share`` is on.
+
+    A job that was promised no compute counts by its part of the memory.
+    """
+    if not settings.fair_share:
+        return {}
+    totals = {gpu.uuid: gpu.memory or 0 for gpu in machine.gpus}
+    begin = now - _DAY
+    used: dict[str, float] = {}
+    for owner, gpu, compute, memory, since, until in store.usage(begin):
+        part = compute / WHOLE
+        if not compute and totals.get(gpu):
+            part = min(1.0, memory / totals[gpu])
+        seconds = (now if until is None else until) - max(since, begin)
+        used[owner] = used.get(owner, 0.0) + part * max(0.0, seconds)
+    return used
+
+
 def snapshot_of(
     jobs: Iterable[Job],
     parents: Mapping[int, JobState],
     machine: Machine,
     settings: Settings,
+    usage: Mapping[str, float] | None = None,
 ) -> Snapshot:
-    """All that a plan depends on."""
+    """All that a plan depends on; ``usage`` as of ``usage_of``, for ``fair_share``."""
     waiting, running = [], []
     for job in jobs:
         if job.state is JobState.QUEUED:
@@ -174,4 +198,6 @@ def snapshot_of(
         for job in (*waiting, *running)
         if job.learned is not None and job.request.eta is None
     }
-    return Snapshot(cards, tuple(waiting), tuple(running), policy, parents, estimates, latest)
+    return Snapshot(
+        cards, tuple(waiting), tuple(running), policy, parents, estimates, latest, usage or {}
+    )

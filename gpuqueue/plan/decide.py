@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from gpuqueue.model import Job
 from gpuqueue.plan.lanes import Form, Forms, Lanes
-from gpuqueue.plan.queue import in_order, sift
+from gpuqueue.plan.queue import fairly, in_order, sift
 from gpuqueue.plan.reorder import Order, reordered
 from gpuqueue.plan.timeline import UNKNOWN, Item, Laid, Timeline, length_of
 from gpuqueue.plan.types import Drop, Promise, Snapshot, Start, Wait
@@ -29,6 +29,8 @@ class Decision:
         self.now = now
         self.drops, ready, self.bound = sift(snapshot)
         self.queue = in_order(ready)
+        if snapshot.policy.fair_share:
+            self.queue = fairly(self.queue, snapshot, DEPTH)
         self.forms = Forms(snapshot)
         self.lanes = Lanes(snapshot)
         self.base = Timeline.of(snapshot, self.lanes, now)

@@ -11,7 +11,7 @@ from gpuqueue.plan.board import Board, Space
 from gpuqueue.plan.hints import HINTED, hint_for
 from gpuqueue.plan.lanes import Form
 from gpuqueue.plan.need import sizes_apart
-from gpuqueue.plan.queue import in_order
+from gpuqueue.plan.queue import fairly, in_order
 from gpuqueue.plan.timeline import UNKNOWN, Item, Timeline, expected_end, length_of
 from gpuqueue.plan.types import Need, Wait, WaitReason
 from gpuqueue.plan.wording import Names, gpu_list, listed, strangers
@@ -52,6 +52,8 @@ def explain(decision: Decision) -> dict[int, Wait]:
     snapshot, now = decision.snapshot, decision.now
     dropped = {drop.job for drop in decision.drops}
     queue = [job for job in in_order(snapshot.waiting) if job.id not in dropped]
+    if snapshot.policy.fair_share:
+        queue = fairly(queue, snapshot, len(decision.items))
     laid = decision.laid
     assert decision.order is not None
     board = Board(snapshot, now)

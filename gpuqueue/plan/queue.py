@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import groupby
 from operator import attrgetter
 
-from gpuqueue.model import TERMINAL, Job, JobState
+from gpuqueue.model import TERMINAL, WHOLE, Job, JobState, Preset
 from gpuqueue.plan.types import Drop, Snapshot
 
-__all__ = ["in_order", "sift"]
+__all__ = ["fairly", "in_order", "sift"]
 
-_POSITION = attrgetter("position")
 _BY_ARRIVAL = attrgetter("position", "id")
 _BY_PRIORITY = attrgetter("request.priority")
 
@@ -25,6 +27,55 @@ def in_order(jobs: Iterable[Job]) -> list[Job]:
     # two stable sorts on C-level keys take half the time of one on the property
     queue.sort(key=_BY_PRIORITY, reverse=True)
     return queue
+
+
+_UNTOLD = 3600.0
+"""Seconds that a job of unknown run time is taken to use of its GPUs, for whose turn it is."""
+
+
+def fairly(queue: Sequence[Job], snapshot: Snapshot, most: int) -> list[Job]:
+    """Put jobs in the order in which their owners' turns come; ``queue`` is in ``in_order``.
+
+    Within equal priority it is the turn of whoever has had the least, counting what those jobs
+    will have used that come before (fair queueing by virtual time). Only the first ``most`` are
+    put in order; the rest follow as they were.
+    """
+    used = dict(snapshot.usage)
+    cards = len(snapshot.cards)
+    ordered: list[Job] = []
+    for _, band in groupby(queue, key=_BY_PRIORITY):
+        jobs = list(band)
+        if len(ordered) >= most:
+            ordered += jobs
+            continue
+        lines: dict[str, deque[Job]] = {}
+        for job in jobs:
+            lines.setdefault(job.owner, deque()).append(job)
+        turns = [(used.get(owner, 0.0), line[0].order, owner) for owner, line in lines.items()]
+        heapify(turns)
+        taken = set()
+        while turns and len(ordered) < most:
+            had, _, owner = heappop(turns)
+            job = lines[owner].popleft()
+            ordered.append(job)
+            taken.add(job.id)
+            used[owner] = had + _cost(job, snapshot, cards)
+            if lines[owner]:
+                heappush(turns, (used[owner], lines[owner][0].order, owner))
+        ordered += [job for job in jobs if job.id not in taken]
+    return ordered
+
+
+def _cost(job: Job, snapshot: Snapshot, cards: int) -> float:
+    """GPU seconds that a job is expected to use."""
+    request = job.request
+    estimate = snapshot.estimates.get(job.id)
+    seconds = request.eta if estimate is None else estimate.run_time
+    if request.preset is Preset.CPU or request.gpus == 0:
+        return 0.0
+    every = request.preset in {Preset.TWO, Preset.EXCLUSIVE}
+    gpus = request.gpus or (cards if every else 1)
+    return (_UNTOLD if seconds is None else seconds) * gpus * (request.share or WHOLE) / WHOLE
 
 
 def sift(snapshot: Snapshot) -> tuple[list[Drop], list[Job], list[Job]]:
@@ -60,8 +111,3 @@ _FATE: dict[JobState | None, str] = {
     None: "is gone",
 }
 assert set(_FATE) >= TERMINAL - {JobState.SUCCEEDED}
-
-
-def listed_ids(jobs: Sequence[Job]) -> list[int]:
-    """Ids of jobs, for messages."""
-    return [job.id for job in jobs]

@@ -25,7 +25,7 @@ _EFFORT = 5000
 _CROWDED = 450_000
 """How many jobs may be laid out on trial in one decision: ``_EFFORT``, but fewer where many wait,
 since each then takes longer: ``_CROWDED`` over their number."""
-_PATIENCE = 4.0
+_PATIENCE = 8.0
 """A trial is given up when it owes so many times what the job that went ahead gains."""
 _PRICE = 8.0
 _CROWD = 50

@@ -42,6 +42,8 @@ class Policy:
         time where that is more; 0 keeps the queue's order.
     drained
         UUIDs of GPUs that take no new jobs; those that run there may end.
+    fair_share
+        Whether, within equal priority, whoever has had the least of the GPUs comes first.
     backfill
         Whether a job may start before one ahead of it where it delays nothing.
     """
@@ -53,6 +55,7 @@ class Policy:
     reorder_slack: float = 3600.0
     backfill: bool = True
     drained: frozenset[str] = frozenset()
+    fair_share: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,8 @@ class Snapshot:
         By job id; a job that is missing here has only what its request says.
     latest
         Promises given earlier: by job id, the latest start in seconds since the epoch.
+    usage
+        GPU seconds that each owner had in the last 24 hours; only looked at for ``fair_share``.
     """
 
     cards: tuple[Card, ...]
@@ -109,6 +114,7 @@ class Snapshot:
     parents: Mapping[int, JobState] = field(default_factory=dict)
     estimates: Mapping[int, Estimate] = field(default_factory=dict)
     latest: Mapping[int, float] = field(default_factory=dict)
+    usage: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -29,6 +30,7 @@ from gpuqueue.simulate.trace import TraceJob
 __all__ = ["Estimates", "Outcome", "replay"]
 
 _HOUR = 3600.0
+_DAY = 86_400.0
 
 
 class Estimates(StrEnum):
@@ -95,6 +97,7 @@ class _Replay:
         self.ends: list[tuple[float, int]] = []
         self.guesses: dict[int, Estimate] = {}
         self.history = History()
+        self.past: deque[tuple[float, float, TraceJob]] = deque()
         self.latest: dict[int, float] = {}
         self.out = Outcome()
         self.on_progress: Callable[[int], object] | None = None
@@ -108,7 +111,7 @@ class _Replay:
                 ends[0][0] if ends else float("inf"),
             )
             while ends and ends[0][0] <= now:
-                self._end(heapq.heappop(ends)[1])
+                self._end(heapq.heappop(ends)[1], now)
             while number < len(trace) and trace[number].submit <= now:
                 self._submit(trace[number], number)
                 number += 1
@@ -141,9 +144,11 @@ class _Replay:
             submitted=job.submit, position=number,
         )  # fmt: skip
 
-    def _end(self, job_id: int) -> None:
-        del self.running[job_id]
+    def _end(self, job_id: int, now: float) -> None:
+        started = self.running.pop(job_id).started
         job = self.by_id[job_id]
+        if self.policy.fair_share:
+            self.past.append((now, now if started is None else started, job))
         self.guesses.pop(job_id, None)
         self.history.add(kind_of(job.owner, job.command, job.request), job.run, job.peak)
         self.work -= self.by_id[job_id].work
@@ -156,6 +161,7 @@ class _Replay:
             self.policy,
             estimates=self.guesses,
             latest=self.latest,
+            usage=self._usage(now) if self.policy.fair_share else {},
         )
         began = time.process_time()
         decision = plan(snapshot, now)
@@ -165,6 +171,20 @@ class _Replay:
             self.latest[promise.job] = self.out.latest[promise.job] = promise.latest
         for start in decision.starts:
             self._start(start.job, start.placement, now)
+
+    def _usage(self, now: float) -> dict[str, float]:
+        """GPU seconds of each owner in the last 24 hours."""
+        used: dict[str, float] = {}
+        begin = now - _DAY
+        while self.past and self.past[0][0] <= begin:
+            self.past.popleft()
+        for end, start, job in (
+            *self.past,
+            *((now, job.started or now, self.by_id[job.id]) for job in self.running.values()),
+        ):
+            seconds = max(0.0, end - max(start, begin))
+            used[job.owner] = used.get(job.owner, 0.0) + job.work * seconds
+        return used
 
     def _start(self, job_id: int, placement: Placement, now: float) -> None:
         job = self.waiting.pop(job_id)

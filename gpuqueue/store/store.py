@@ -405,6 +405,17 @@ class Store:
         )
         return {job_id: JobState(state) for job_id, state in rows}
 
+    def usage(self, since: float) -> list[tuple[str, str, int, int, float, float | None]]:
+        """Who held what of which GPU after ``since``: owner, GPU, compute, memory, from, until.
+
+        ``until`` is None for those that still hold it.
+        """
+        return self._rows(
+            "SELECT jobs.owner, gpu, compute, memory, since, until FROM placements "
+            "JOIN jobs ON jobs.id = placements.job WHERE until IS NULL OR until > ?",
+            (since,),
+        )
+
     def counts(self) -> dict[str, int]:
         """How many jobs there are in each state."""
         return dict(self._rows("SELECT state, count(*) FROM jobs GROUP BY state"))

@@ -354,7 +354,7 @@ def test_what_a_job_is_said_to_wait_for_is_what_it_waits_for(snapshot: Snapshot)
         granted = alone
         if wait.reason is WaitReason.AFTER:
             granted = replace(
-                granted, parents={p: JobState.SUCCEEDED for p in by_id[id_].request.after}
+                granted, parents=dict.fromkeys(by_id[id_].request.after, JobState.SUCCEEDED)
             )
         if wait.reason is WaitReason.OUTSIDE:
             granted = replace(granted, cards=tuple(replace(c, outside=0) for c in granted.cards))

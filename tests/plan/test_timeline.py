@@ -145,6 +145,30 @@ class TestReorder:
         assert starts(machine(2, jobs, rules=policy(SLOTS))) == {1: (1,)}
 
 
+class TestFairShare:
+    RULES = policy(SLOTS, fair_share=True)
+
+    def test_whoever_has_had_the_least_comes_first(self) -> None:
+        jobs = [job(2, eta=9, owner="alice"), job(3, eta=9, owner="bob")]
+        snapshot = replace(machine(1, jobs, rules=self.RULES), usage={"alice": 60.0, "bob": 59.0})
+        assert starts(snapshot) == {3: (0,)}
+        assert starts(replace(snapshot, usage={"alice": 59.0, "bob": 59.0})) == {2: (0,)}
+
+    def test_turns_take_each_other(self) -> None:
+        """13 jobs of one owner and one of another: that one is second."""
+        jobs = [
+            *(job(i, eta=60, owner="alice") for i in range(1, 14)),
+            job(14, eta=60, owner="bob"),
+        ]
+        found = expected(machine(1, jobs, [held(99, 0, 100)], self.RULES))
+        assert sorted(found, key=found.__getitem__)[:3] == [1, 14, 2]
+
+    def test_priority_comes_before_it(self) -> None:
+        jobs = [job(2, eta=9, owner="alice", priority=1), job(3, eta=9, owner="bob")]
+        snapshot = machine(1, jobs, rules=self.RULES)
+        assert starts(replace(snapshot, usage={"alice": 60.0})) == {2: (0,)}
+
+
 class TestDrained:
     RULES = policy(SLOTS, drained=frozenset({"GPU-1"}))
 

@@ -123,6 +123,25 @@ def test_a_learned_estimate_uses_only_runs_that_had_ended() -> None:
     assert out.latest[1] == 50 + 3600
 
 
+def test_two_owners_with_endless_work_get_half_each() -> None:
+    """One has many more jobs in line than the other."""
+    request = Request(gpus=1, share=1000, memory=0, slots=1)
+    jobs = [TraceJob(i, i // 10, 3600, request, 1, "many") for i in range(600)]
+    jobs += [TraceJob(1000 + i, 1500 * i, 3600, request, 1, "few") for i in range(240)]
+    jobs.append(TraceJob(5000, 2 * 86_400 + 7, 600, request, 1, "idle"))
+    jobs.sort(key=lambda job: (job.submit, job.id))
+    out = replay(jobs, GPUS, Policy(1000, None, fair_share=True))
+    for day in (1, 2, 3):
+        begin, end = day * 86_400, (day + 1) * 86_400
+        used = {"many": 0.0, "few": 0.0, "idle": 0.0}
+        for job in jobs:
+            start = out.start[job.id]
+            used[job.owner] += max(0.0, min(end, start + job.run) - max(begin, start))
+        assert 0.45 <= used["many"] / sum(used.values()) <= 0.55
+    after = [start for start in out.start.values() if start > 2 * 86_400 + 7]
+    assert out.start[5000] == min(after)
+
+
 def test_too_large_is_refused_not_stuck() -> None:
     jobs = [TraceJob(1, 0, 10, Request(gpus=5, share=1000), 5), *workload(1, 3)]
     out = replay(jobs, GPUS, RULES)
