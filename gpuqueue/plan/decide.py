@@ -9,6 +9,7 @@ from math import inf
 from types import MappingProxyType
 
 from gpuqueue.model import Job
+from gpuqueue.plan.explain import explain
 from gpuqueue.plan.lanes import Form, Forms, Lanes
 from gpuqueue.plan.queue import fairly, in_order, sift
 from gpuqueue.plan.reorder import Order, reordered
@@ -192,8 +193,6 @@ class Plan:
         Those that start now are among them, with reason ``STARTING``. Worked out on first use,
         since the controller plans far more often than anybody looks.
         """
-        from gpuqueue.plan.explain import explain
-
         return MappingProxyType(explain(self.decision))
 
     @cached_property

@@ -2,7 +2,7 @@
 
 Running a job ahead of its turn is tried on paper first: it is placed now and all the others are
 laid out behind it in queue order, anew. It goes ahead only if that keeps every promise and saves
-more waiting than it causes, by a factor that grows with the crowd (``_PRICE``). Since the plan
+``_PRICE`` times the waiting that it causes. Since the plan
 behind it is again one in queue order, what holds on paper now can be kept at every later moment.
 """
 
@@ -27,13 +27,12 @@ _CROWDED = 450_000
 since each then takes longer: ``_CROWDED`` over their number."""
 _PATIENCE = 8.0
 """A trial is given up when it owes so many times what the job that went ahead gains."""
-_PRICE = 8.0
-_CROWD = 50
-"""Waiting that must be saved for each second that others are put off: 1 where up to ``_CROWD`` jobs
-wait, more in proportion where more do, up to ``_PRICE``.
+_PRICE = 4.0
+"""Waiting that must be saved for each second that others are put off.
 
-The saving counts only those that wait now. Where many wait, more are yet to come before it is over,
-and they pay for the slack that is used up and the gaps that are torn.
+The saving counts only those that wait now; those yet to come pay for the slack that is used up and
+the gaps that are torn. At 1 a machine whose jobs pack badly is worn down by many small gains; at 8
+one whose jobs are all whole GPUs gains too little.
 """
 _WORK = 0.5
 """What the work in a job adds to the weight of its waiting, which is 1 for the job itself.
@@ -71,7 +70,6 @@ class _Search:
         self.laid = laid
         self.starts = laid.starts
         self.weights = _weights(decision.items)
-        self.price = min(_PRICE, max(1.0, len(self.rest) / _CROWD))
         self.effort = min(_EFFORT, _CROWDED // max(1, len(self.rest)))
 
     def run(self) -> Order:
@@ -139,7 +137,7 @@ class _Search:
             limits=limits,
             olds=olds,
             weights=[self.weights[each.job.id] for each in order],
-            price=self.price,
+            price=_PRICE,
             patience=_PATIENCE,
             horizon=self.horizon,
         )
