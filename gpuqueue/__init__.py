@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from gpuqueue.about import __version__
 
 # Names are imported when first used, so that `import gpuqueue` and the processes that only need
 # one small room of it start quickly.
@@ -29,7 +29,24 @@ _HOMES = {
     "submit": "gpuqueue.client",
 }
 
-__all__ = [*_HOMES, "__version__", "load_ipython_extension", "unload_ipython_extension"]
+__all__ = [
+    "DoesNotFit",
+    "GpuExecutor",
+    "GpuqueueError",
+    "InvalidRequest",
+    "Job",
+    "JobCancelled",
+    "JobFailed",
+    "JobLost",
+    "__version__",
+    "job",
+    "jobs",
+    "load_ipython_extension",
+    "map",
+    "status",
+    "submit",
+    "unload_ipython_extension",
+]
 
 if TYPE_CHECKING:
     from gpuqueue.client import Job, job, jobs, map, status, submit  # noqa: A004

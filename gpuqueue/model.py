@@ -168,9 +168,9 @@ class Job:
     """One request with its payload and its life, as the store knows it.
 
     ``expected`` and ``latest`` are the scheduler's promise: its start in queue order when it was
-    first seen, and the latest that this may become (seconds since the epoch). ``learned`` is the run
-    time in seconds that earlier runs of the same command taught when it was submitted without one,
-    and ``sound`` says whether such estimates had held.
+    first seen, and the latest that this may become (seconds since the epoch). ``learned`` is the
+    run time in seconds that earlier runs of the same command taught when it was submitted without
+    one, and ``sound`` says whether such estimates had held.
     """
 
     id: int

@@ -16,7 +16,14 @@ from traitlets import Bool, Float, HasTraits, Int, List, TraitError, Unicode, Un
 from gpuqueue.errors import InvalidRequest
 from gpuqueue.units import parse_bytes
 
-__all__ = ["Settings", "SettingsFile", "load_settings", "render_settings", "settings_from"]
+__all__ = [
+    "Settings",
+    "SettingsFile",
+    "load_settings",
+    "may_autostart",
+    "render_settings",
+    "settings_from",
+]
 
 
 class Settings(HasTraits):
@@ -109,6 +116,11 @@ class Settings(HasTraits):
     def as_dict(self) -> dict[str, Any]:
         """Name to value, sorted by name."""
         return {name: getattr(self, name) for name in sorted(self.trait_names())}
+
+
+def may_autostart(settings: Settings) -> bool:
+    """Whether a controller may be started in the background without somebody asking for one."""
+    return settings.autostart and os.environ.get("GPUQUEUE_AUTOSTART") != "0"
 
 
 def settings_from(table: dict[str, Any], where: str) -> Settings:

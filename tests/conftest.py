@@ -20,6 +20,10 @@ from gpuqueue.store import Store
 
 T = TypeVar("T")
 
+if hasattr(signal, "SIGHUP"):
+    # a run under nohup ignores it, and so would every process that the tests start
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 
 def until(condition: Callable[[], T], timeout: float = 60.0, what: str = "") -> T:
     """The first true value of a condition; fails after a generous time."""

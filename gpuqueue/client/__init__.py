@@ -75,6 +75,8 @@ def payload_from(
                 raise PayloadError("args", "a notebook takes its parameters by name")
             return notebook_payload(path, kwargs, cwd=cwd, env=env)
         _no_names(kwargs)
+        if path.startswith("-"):
+            path = os.path.join(os.curdir, path)  # no option of the interpreter
         words = [path, *_texts(args)]
         if path.endswith(".py"):
             words.insert(0, "python")

@@ -107,7 +107,7 @@ _REPORT = "please report this as a fault of gpuqueue"
 
 def _python() -> Check:
     version = ".".join(map(str, sys.version_info[:3]))
-    from gpuqueue import __version__
+    from gpuqueue.about import __version__
 
     words = f"Python {version} ({sys.executable}), gpuqueue {__version__}"
     return _good("python", words)
@@ -196,7 +196,7 @@ def _leftovers(jobs: Path) -> Iterable[Check]:
 def _controller(scene: _Scene) -> Iterable[Check]:
     if scene.home is None:
         return
-    from gpuqueue import __version__
+    from gpuqueue.about import __version__
     from gpuqueue.run.wake import listened_to
 
     store = Store(scene.home.database, patience=2.0)

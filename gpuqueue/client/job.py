@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import html
 import time
 from collections.abc import Generator, Iterator
@@ -187,6 +186,8 @@ class Job:
         return JobFailed(words, record.id, record.returncode)
 
     def __await__(self) -> Generator[Any, None, Any]:
+        import asyncio
+
         return asyncio.to_thread(self.result).__await__()
 
     # -- output -------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from gpuqueue.model import TERMINAL, IntentKind, Job, JobState, Origin
 from gpuqueue.paths import Home, find_home
 from gpuqueue.plan import Plan, Wait, never_fits, plan
 from gpuqueue.run.files import LOG, SPEC
-from gpuqueue.settings import SettingsFile
+from gpuqueue.settings import SettingsFile, may_autostart
 from gpuqueue.store import Draft, Store
 
 __all__ = ["LocalClient", "default_client", "origin_here"]
@@ -184,8 +184,7 @@ class LocalClient:
 
     def wake(self, line: str) -> None:
         """Ring the controller; start one where none is and the settings allow it."""
-        autostart = self.settings.autostart and os.environ.get("GPUQUEUE_AUTOSTART") != "0"
-        ensure_lead(self.home, autostart=autostart, line=line)
+        ensure_lead(self.home, autostart=may_autostart(self.settings), line=line)
 
     # -- ask ---------------------------------------------------------------------------------
 
@@ -251,7 +250,7 @@ class LocalClient:
 
     def watch(self) -> Watch:
         """A doorbell that rings after each change."""
-        return Watch(self.home, autostart=self.settings.autostart)
+        return Watch(self.home, autostart=may_autostart(self.settings))
 
     def wait(self, job_id: int, timeout: float | None = None) -> Job:
         """Block until a job has ended.
@@ -278,7 +277,7 @@ class LocalClient:
 
 
 def _write(path: Path, content: bytes, *, flush: bool) -> None:
-    handle = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    handle = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(content)
         if flush:

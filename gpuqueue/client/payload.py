@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import gpuqueue
+from gpuqueue.about import PACKAGE, ROOT
 from gpuqueue.errors import PayloadError
 from gpuqueue.model import JobKind
 
@@ -181,11 +181,10 @@ def python_payload(
 ) -> Payload:
     """A payload that ``gpuqueue.run.<kind>`` runs in this interpreter, with this import path."""
     folder, values = _surroundings(cwd, env)
-    bootstrap = Path(gpuqueue.__file__).parent / "run" / "bootstrap.py"
+    bootstrap = PACKAGE / "run" / "bootstrap.py"
     path = [os.path.abspath(entry) if entry else folder for entry in sys.path]
-    root = str(Path(gpuqueue.__file__).parent.parent)
-    if root not in path:
-        path.append(root)
+    if ROOT not in path:
+        path.append(ROOT)
     flags = ["-P"] if sys.version_info >= (3, 11) else []
     return Payload(
         kind,
@@ -201,10 +200,10 @@ def python_payload(
 
 
 def _dumps(value: Any, field_name: str, what: str) -> bytes:
-    import cloudpickle
+    from gpuqueue.run.code import dump_call
 
     try:
-        return bytes(cloudpickle.dumps(value, protocol=5))
+        return dump_call(value)
     except Exception as error:
         raise PayloadError(
             field_name,

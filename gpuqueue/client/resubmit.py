@@ -8,7 +8,7 @@ from gpuqueue.client.local import LocalClient
 from gpuqueue.client.payload import Payload
 from gpuqueue.client.request import Options
 from gpuqueue.errors import NotAllowedNow, PayloadError
-from gpuqueue.model import TERMINAL, Job
+from gpuqueue.model import TERMINAL, Job, JobState
 from gpuqueue.run.files import SPEC, read_json
 
 __all__ = ["resubmit"]
@@ -48,7 +48,9 @@ def resubmit(client: LocalClient, job: Job, *, priority: bool = False) -> Job:
     )
     # what it came after has ended by now, one way or the other
     request = replace(job.request, after=(), priority=0 if priority else job.request.priority)
-    options = Options(request, tag=job.tag, key=job.key, to_front=priority)
+    # a job that succeeded keeps its key: what has it is done
+    key = None if job.state is JobState.SUCCEEDED else job.key
+    options = Options(request, tag=job.tag, key=key, to_front=priority)
     return client.submit([(payload, options)], origin=job.origin, owner=job.owner, retry_of=job.id)[
         0
     ]

@@ -27,7 +27,7 @@ from gpuqueue.plan import History, kind_of, plan
 from gpuqueue.run.files import BEGUN, CLAIM, SPEC, read_json, write_json
 from gpuqueue.run.process import alive, boot_id
 from gpuqueue.run.wake import Doorbell, ring
-from gpuqueue.settings import SettingsFile
+from gpuqueue.settings import SettingsFile, may_autostart
 from gpuqueue.store import Store
 
 __all__ = ["Controller"]
@@ -50,7 +50,7 @@ class Controller:
         self.home = home
         self.settings = SettingsFile(home.config)
         self.store = Store(home.database, durable=False, patience=5.0)
-        self.launcher = Launcher(home)
+        self.launcher = Launcher(home, succeed=may_autostart(self.settings.current))
         self.bell = Doorbell(home.wake)
         self._jobs: dict[int, Job] = {}
         self.machine = Machine()

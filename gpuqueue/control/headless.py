@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import threading
 from types import FrameType
 
 from gpuqueue.control.lead import Lead
 from gpuqueue.paths import find_home
 
-__all__ = ["main"]
+__all__ = ["STAND_IN", "main"]
+
+STAND_IN = "--stand-in"
+"""Started because a controller was killed, not because somebody asked."""
+_PRECEDENCE = 2.5
 
 
 def main() -> None:
@@ -25,6 +30,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, stop)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if STAND_IN in sys.argv[1:]:
+        asked.wait(_PRECEDENCE)
     lead = Lead(find_home(), kind="headless", idle_exit=True)
     lead.start()
     while lead.is_alive() and not asked.wait(1.0):

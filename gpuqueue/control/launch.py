@@ -7,27 +7,30 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any, BinaryIO
 
-import gpuqueue
+from gpuqueue.about import ROOT
 from gpuqueue.paths import Home
+from gpuqueue.run.launcher import SUCCESSOR
 
 __all__ = ["Launcher", "python_command"]
 
 
 def python_command(module: str) -> list[str]:
     """A command that runs a module of this very gpuqueue, however it came to be importable."""
-    root = str(Path(gpuqueue.__file__).parent.parent)
-    code = f"import sys; sys.path.insert(0, {root!r}); from {module} import main; main()"
+    code = f"import sys; sys.path.insert(0, {ROOT!r}); from {module} import main; main()"
     return [sys.executable, "-P", "-c", code]
 
 
 class Launcher:
-    """A pre-started process that forks one runner per order; started again if it dies."""
+    """A pre-started process that forks one runner per order; started again if it dies.
 
-    def __init__(self, home: Home) -> None:
+    With ``succeed``, it also starts a controller in the background if this one is killed.
+    """
+
+    def __init__(self, home: Home, *, succeed: bool = True) -> None:
         self._home = home
+        self._succeed = succeed
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -43,12 +46,22 @@ class Launcher:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
+                env={**os.environ, "GPUQUEUE_HOME": str(self._home.root)},
                 cwd="/" if os.name == "posix" else None,
                 start_new_session=True,
             )
         finally:
             if not isinstance(log, int):
                 log.close()
+        if self._succeed:
+            # after a moment, so that a server that stands by comes first
+            self._send({SUCCESSOR: [*python_command("gpuqueue.control.headless"), "--stand-in"]})
+
+    def _send(self, line: dict[str, Any]) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(line).encode() + b"\n")
+        self._process.stdin.flush()
 
     def order(self, order: dict[str, Any]) -> None:
         """Have a runner forked. A repeated order is harmless: an attempt is claimed once.
@@ -58,16 +71,12 @@ class Launcher:
         OSError
             No launcher could be started.
         """
-        line = json.dumps(order).encode() + b"\n"
         for _ in range(2):
-            if self._process is None or self._process.poll() is not None:
-                self.start()
-            assert self._process is not None
-            assert self._process.stdin is not None
             try:
-                self._process.stdin.write(line)
-                self._process.stdin.flush()
-            except OSError:
+                if self._process is None or self._process.poll() is not None:
+                    self.start()
+                self._send(order)
+            except BrokenPipeError:
                 self.close()
                 continue
             return
@@ -80,6 +89,7 @@ class Launcher:
             return
         with contextlib.suppress(OSError):
             assert process.stdin is not None
+            process.stdin.write(json.dumps({SUCCESSOR: []}).encode() + b"\n")
             process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(2)

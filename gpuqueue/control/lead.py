@@ -46,7 +46,8 @@ class Lead(threading.Thread):
     Parameters
     ----------
     kind
-        ``jupyter`` (a server's extension) or ``headless``.
+        ``jupyter`` (a server's extension), ``serve`` (a server that is nothing else) or
+        ``headless``.
     url
         Where people find this host's pages; empty where nothing listens.
     idle_exit
@@ -121,7 +122,7 @@ class Lead(threading.Thread):
             controller.close()
 
     def _publish(self, store: Store, *, leading: bool) -> None:
-        from gpuqueue import __version__
+        from gpuqueue.about import __version__
 
         me = identify(os.getpid())
         assert me is not None

@@ -19,7 +19,9 @@ from gpuqueue.plan.types import Drop, Promise, Snapshot, Start, Wait
 __all__ = ["DEPTH", "Decision", "Plan", "plan"]
 
 DEPTH = 500
-"""How many waiting jobs from the front of the queue have a reservation."""
+"""How many waiting jobs from the front of the queue have a reservation, at the least."""
+WHOLE_DEPTH = 1500
+"""Up to this length the whole queue has: a promise can only be given where it is laid out."""
 
 
 class Decision:
@@ -31,7 +33,7 @@ class Decision:
         self.drops, ready, self.bound = sift(snapshot)
         self.queue = in_order(ready)
         if snapshot.policy.fair_share:
-            self.queue = fairly(self.queue, snapshot, DEPTH)
+            self.queue = fairly(self.queue, snapshot, WHOLE_DEPTH)
         self.forms = Forms(snapshot)
         self.lanes = Lanes(snapshot)
         self.base = Timeline.of(snapshot, self.lanes, now)
@@ -47,8 +49,9 @@ class Decision:
     def _take_head(self) -> None:
         snapshot, forms, lanes = self.snapshot, self.forms, self.lanes
         latest, estimates = snapshot.latest, snapshot.estimates
+        depth = DEPTH if len(self.queue) > WHOLE_DEPTH else WHOLE_DEPTH
         for number, job in enumerate(self.queue):
-            if len(self.items) == DEPTH:
+            if len(self.items) == depth:
                 self.behind = self.queue[number:]
                 break
             form = forms[job.request]

@@ -16,7 +16,12 @@ def main() -> None:
     job_dir = os.path.dirname(attempt)
     with open(os.path.join(job_dir, "spec.json"), encoding="utf-8") as file:
         spec = json.load(file)
-    sys.path[:] = spec["sys_path"]
+    if kind == "function":
+        sys.path[:] = spec["sys_path"]
+    else:
+        # the user's code runs in a process of its own; a module of theirs called queue.py is not
+        # to be found by this one
+        sys.path += [entry for entry in spec["sys_path"] if entry not in sys.path]
     sys.argv = [spec.get("argv0", "")]
     from importlib import import_module
 

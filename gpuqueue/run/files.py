@@ -61,7 +61,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Write a JSON file, private to the user, whole or not at all, and onto the disk."""
     partial = f"{os.fspath(path)}.part"
-    handle = os.open(partial, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    handle = os.open(partial, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
     try:
         os.write(handle, json.dumps(value).encode())
         os.fsync(handle)
@@ -78,7 +78,7 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 def sync_folder(path: str) -> None:
     """Make a rename in a folder lasting."""
     with contextlib.suppress(OSError):
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
@@ -90,7 +90,7 @@ def reserve_exit(folder: str) -> None:
 
     A full disk must not hide how a job ended. A blank file reads as "no record yet".
     """
-    handle = os.open(os.path.join(folder, EXIT), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    handle = os.open(os.path.join(folder, EXIT), os.O_CREAT | os.O_WRONLY, 0o600)
     with contextlib.suppress(OSError):
         os.write(handle, b" " * _EXIT_ROOM)
     os.close(handle)
@@ -108,9 +108,7 @@ def write_exit(folder: str, record: dict[str, Any]) -> None:
         text = json.dumps(record | {"reason": str(record.get("reason", ""))[:500]}).encode()
     while True:
         try:
-            handle = os.open(
-                os.path.join(folder, EXIT), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600
-            )
+            handle = os.open(os.path.join(folder, EXIT), os.O_CREAT | os.O_WRONLY, 0o600)
             try:
                 os.pwrite(handle, text.ljust(_EXIT_ROOM), 0)
                 _flush(handle)

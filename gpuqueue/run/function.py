@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from gpuqueue.run.code import load_call
 from gpuqueue.run.files import RESULT, write_json
 
 __all__ = ["run"]
@@ -19,7 +20,7 @@ def run(job_dir: str, attempt: str, _spec: Mapping[str, Any]) -> NoReturn:
     sys.modules["__main__"].__dict__.pop("main", None)
     try:
         with open(os.path.join(job_dir, "payload"), "rb") as file:
-            function, args, kwargs = pickle.load(file)
+            function, args, kwargs = load_call(file)
         value = function(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is told
         _fail(attempt, error)

@@ -3,6 +3,9 @@
 Starting a Python interpreter takes tens of milliseconds and forking a small one about one, so the
 controller keeps this process beside it. It reads one JSON line per start from its standard input,
 imports nothing more once it runs, and ends when that input closes. The runners outlive it.
+
+A controller names its successor first, and takes that back when it ends well. One that was killed
+cannot; the launcher then starts the successor, so that the queue has a controller again.
 """
 
 from __future__ import annotations
@@ -19,7 +22,10 @@ from gpuqueue.run.process import boot_id
 from gpuqueue.run.runner import Runner
 from gpuqueue.run.wake import ring
 
-__all__ = ["main"]
+__all__ = ["SUCCESSOR", "main"]
+
+SUCCESSOR = "successor"
+"""Key of the line that says what to start if the input closes without a word; empty: nothing."""
 
 
 def _fork(order: dict[str, object]) -> None:
@@ -43,6 +49,15 @@ def _fork(order: dict[str, object]) -> None:
         os._exit(0)
 
 
+def _succeed(command: list[str]) -> None:
+    """Start another controller in the background: the one that this process served was killed."""
+    import subprocess
+
+    subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True, close_fds=True
+    )
+
+
 def main() -> None:
     """Fork a runner for each order on standard input until it closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -54,11 +69,19 @@ def main() -> None:
     # signals wait until the runner has its own handlers
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     buffer = b""
+    successor: list[str] = []
     while chunk := os.read(0, 1 << 20):
         buffer += chunk
         *lines, buffer = buffer.split(b"\n")
         for line in lines:
-            _fork(json.loads(line))
+            order = json.loads(line)
+            if SUCCESSOR in order:
+                successor = order[SUCCESSOR]
+            else:
+                _fork(order)
+    if successor:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
+        _succeed(successor)
     sys.exit(0)
 
 

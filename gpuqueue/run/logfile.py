@@ -34,7 +34,7 @@ class LogFile:
         self._unchecked = 0
         self._tail = b""
         self._full_since = 0.0
-        self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
 
     @property
     def behind(self) -> bool:

@@ -77,7 +77,7 @@ class Runner:
         me = identify(os.getpid())
         assert me is not None
         mine = os.path.join(self.folder, f".claim-{me.pid}-{me.start}")
-        handle = os.open(mine, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        handle = os.open(mine, os.O_CREAT | os.O_WRONLY, 0o600)
         os.write(handle, json.dumps({"pid": me.pid, "start": me.start, "boot": me.boot}).encode())
         os.close(handle)
         try:

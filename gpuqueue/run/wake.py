@@ -22,7 +22,7 @@ _CAN = hasattr(os, "mkfifo")
 def ring(path: str | os.PathLike[str], line: str) -> bool:
     """Write one line to a doorbell; whether anybody listens there."""
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
     except (OSError, AttributeError):
         return False
     try:
@@ -39,7 +39,7 @@ def ring(path: str | os.PathLike[str], line: str) -> bool:
 def listened_to(path: str | os.PathLike[str]) -> bool:
     """Whether anybody listens at a doorbell, without ringing it."""
     try:
-        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
     except (OSError, AttributeError):
         return False
     return True
@@ -58,9 +58,9 @@ class Doorbell:
                 path.unlink()
         with contextlib.suppress(FileExistsError):
             os.mkfifo(path, 0o600)
-        self._read = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._read = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         # a writer of our own keeps the pipe from reading as "ended" when the last ringer closes
-        self._keep = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._keep = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
 
     def wait(self, timeout: float) -> list[str]:
         """Lines rung since the last call; waits up to ``timeout`` seconds for the first."""

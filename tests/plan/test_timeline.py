@@ -69,9 +69,9 @@ class TestBackfill:
         assert expected(machine(2, jobs, [held(1, 0, 600)], rules)) == {2: 600, 3: 660, 4: 660}
 
     def test_those_too_deep_for_a_reservation_still_fill_gaps(self) -> None:
-        jobs = [job(100 + i, "two", eta=60) for i in range(500)]
-        snapshot = machine(2, [*jobs, job(900, eta=500)], [held(1, 0, 600)], policy(SLOTS))
-        assert starts(snapshot) == {900: (1,)}
+        jobs = [job(100 + i, "two", eta=60) for i in range(1500)]
+        snapshot = machine(2, [*jobs, job(9000, eta=500)], [held(1, 0, 600)], policy(SLOTS))
+        assert starts(snapshot) == {9000: (1,)}
 
     def test_a_gang_that_programs_outside_keep_waiting_holds_nothing(self) -> None:
         """Nobody can foresee their end; when it comes, the gang has its reservation."""

@@ -188,11 +188,11 @@ class TestExpected:
         assert wait(snapshot, 6).expected == NOW + 60
 
     def test_deep_in_the_queue(self) -> None:
-        jobs = [job(100 + i, eta=1) for i in range(600)]
+        jobs = [job(100 + i, eta=1) for i in range(1600)]
         waits = list(plan(machine(1, jobs, [TRAIN]), NOW).waits.values())
         assert waits[499].expected == NOW + 40 + 499
         assert (waits[500].expected, waits[500].sentence) == (None, "500 jobs are ahead of it")
-        assert waits[599].later_than == NOW + 40 + 500
+        assert waits[1599].later_than == NOW + 40 + 500
 
 
 class TestPlan:

@@ -1,4 +1,5 @@
 import asyncio
+import linecache
 import os
 import pickle
 import stat
@@ -69,6 +70,7 @@ def test_a_function_s_own_exception_is_raised_with_its_traceback():
         job.result(60)
     assert type(caught.value).__name__ == "Odd"
     assert "in fail" in str(caught.value.__cause__)
+    assert 'raise Odd("here")' in str(caught.value.__cause__)
     assert job.reason == "Odd: here"
     assert job.returncode == 1
 
@@ -383,3 +385,15 @@ def test_a_notebook_runs_as_a_batch(tmp_path):
     assert "n is 5" in str(done.cells)
     with pytest.raises(PayloadError, match="no notebook"):
         gpuqueue.submit(tmp_path / "none.ipynb")
+
+
+def test_lines_that_are_on_no_disk_travel_along():
+    source = "def fail(x):\n    return 1 / x  # the very line\n"
+    namespace = {"__name__": "__main__"}
+    linecache.cache["<cell 7>"] = (len(source), None, source.splitlines(keepends=True), "<cell 7>")
+    exec(compile(source, "<cell 7>", "exec"), namespace)
+    job = gpuqueue.submit(namespace["fail"], 0)
+    with pytest.raises(ZeroDivisionError):
+        job.result(60)
+    assert 'File "<cell 7>", line 2, in fail' in job.logs()
+    assert "# the very line" in job.logs()

@@ -1,0 +1,96 @@
+"""The program: its commands by name, and what an error becomes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from gpuqueue.cli import change, host, look, submit
+from gpuqueue.cli.words import tell
+from gpuqueue.errors import GpuqueueError, InvalidRequest
+
+__all__ = ["app"]
+
+_BROKEN_PIPE = 141
+_INTERRUPTED = 130
+
+
+class _Program(TyperGroup):
+    """Turns errors into one line and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            # whoever read our output has gone; nothing is left to be said, not even at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(_BROKEN_PIPE) from None
+        except KeyboardInterrupt:
+            if ctx.params["debug"]:
+                raise
+            raise typer.Exit(_INTERRUPTED) from None
+        except (GpuqueueError, OSError) as error:
+            if ctx.params["debug"]:
+                raise
+            tell(str(error))
+            raise typer.Exit(2 if isinstance(error, InvalidRequest) else 1) from None
+
+
+app = typer.Typer(
+    cls=_Program,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from gpuqueue.about import __version__
+
+        typer.echo(f"gpuqueue {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
+) -> None:
+    """Share the GPUs of this machine: queue work, look at it, change it."""
+
+
+app.command(
+    cls=submit.SubmitCommand,
+    context_settings={"allow_interspersed_args": False},
+)(submit.submit)
+app.command()(look.status)
+app.command()(look.jobs)
+app.command()(look.show)
+app.command()(look.logs)
+app.command()(look.wait)
+app.command()(look.gpus)
+app.command()(change.cancel)
+app.command()(change.retry)
+app.command(context_settings={"ignore_unknown_options": True})(change.priority)
+app.command()(change.swap)
+app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)(host.serve)
+app.command()(host.stop)
+app.command()(host.doctor)
+app.command()(host.config)
+app.command()(host.init)

@@ -1,0 +1,272 @@
+"""Facts as text for people. Pure functions: whatever the clock or the machine says is passed in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gpuqueue.model import TERMINAL, Job, JobState, Preset, Request
+from gpuqueue.plan import Need, Wait, WaitReason
+from gpuqueue.units import format_bytes, format_duration, format_share
+
+__all__ = [
+    "ended_text",
+    "gpu_table",
+    "job_table",
+    "meaning",
+    "one_line",
+    "request_text",
+    "show_text",
+    "submission_text",
+    "table",
+]
+
+_DAY = 86400
+
+
+def one_line(text: str, width: int | None = None) -> str:
+    """Text on one line, with nothing in it that could act on a terminal."""
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(text.split()))
+    return line if width is None or len(line) <= width else f"{line[: width - 1]}…"
+
+
+def clock(at: float, now: float) -> str:
+    """The time of day; with the date where that is needed to tell which day."""
+    near = abs(at - now) < _DAY / 2
+    return time.strftime("%H:%M" if near else "%a %d %b %H:%M", time.localtime(at))
+
+
+def moment(at: float) -> str:
+    """Date and time to the second."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def meaning(request: Request, need: Need) -> str:
+    """What a request comes to on this machine: ``1 whole GPU, 2 slots``."""
+    slots = _count(need.slots, "slot")
+    if need.exclusive:
+        return f"the whole machine, alone: {_count(need.gpus, 'GPU')}, {slots}"
+    if not need.gpus:
+        return f"no GPU, {slots}"
+    if need.whole:
+        return f"{need.gpus} whole {'GPU' if need.gpus == 1 else 'GPUs'}, {slots}"
+    parts = []
+    if need.compute:
+        parts.append(f"{format_share(need.compute)} of the compute")
+    if need.memory is not None:
+        parts.append(f"{format_bytes(need.memory)} of the memory")
+    if request.preset is Preset.LIGHT:
+        return ", ".join(["light work on the shared GPU", *parts, slots])
+    where = "1 GPU" if need.gpus == 1 else f"each of {need.gpus} GPUs"
+    return f"{' and '.join(parts)} of {where}, {slots}"
+
+
+def submission_text(
+    job: Job,
+    need: Need,
+    *,
+    now: float,
+    program: str,
+    wait: Wait | None = None,
+    waiting: int = 0,
+    gpus: str = "",
+    dropped: str = "",
+    seen_before: bool = False,
+    absent: str = "",
+) -> str:
+    """What a submit tells.
+
+    Parameters
+    ----------
+    wait, waiting
+        Why it waits, and how many jobs wait with it.
+    gpus
+        Where it runs, if it has been started: ``GPU 0``.
+    dropped
+        Why it is about to be cancelled; empty otherwise.
+    seen_before
+        It is an earlier job with the same key.
+    absent
+        A sentence for where no controller runs and none will be started.
+    """
+    lines = [f"job {job.id}  {one_line(job.tag)}  {meaning(job.request, need)}"]
+    if seen_before:
+        lines.append(f"the same key was given to this job before; it is {job.state}")
+    if job.state is JobState.QUEUED:
+        lines += _waiting_lines(wait, waiting, dropped, absent, now)
+    elif job.state not in TERMINAL:
+        lines.append(f"starts now on {gpus}" if gpus else "starts now")
+    elif not seen_before:
+        lines.append(ended_text(job))
+    lines.append(f"log: {program} logs {'' if job.state in TERMINAL else '-f '}{job.id}")
+    return "\n".join(lines)
+
+
+def _waiting_lines(
+    wait: Wait | None, waiting: int, dropped: str, absent: str, now: float
+) -> list[str]:
+    if dropped:
+        return [f"will be cancelled: {dropped}"]
+    if wait is None or wait.reason is WaitReason.STARTING:
+        return [absent or (wait.sentence if wait else "starts now")]
+    when = "nobody can tell yet when it starts"
+    if wait.expected is not None:
+        left = wait.expected - now
+        when = f"expected to start in {format_duration(left)} ({clock(wait.expected, now)})"
+        if left < 1:
+            when = "expected to start soon"
+    lines = [f"position {wait.position} of {waiting}, {when}", f"why: {wait.sentence}"]
+    if wait.hint:
+        lines.append(f"hint: {wait.hint}")
+    if absent:
+        lines.append(absent)
+    return lines
+
+
+def ended_text(job: Job) -> str:
+    """``succeeded``, or how else a job ended and why."""
+    reason = one_line(job.reason.splitlines()[0]) if job.reason else ""
+    word = "was cancelled" if job.state is JobState.CANCELLED else str(job.state)
+    if job.state is JobState.CANCELLED and reason.startswith("cancelled"):
+        return f"was {reason}"
+    return f"{word}: {reason}" if reason else word
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[list[str]]:
+    """Cells padded to columns, the head first; the last column is left as it is."""
+    lines = [list(head), *(list(row) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head) - 1)]
+    return [
+        [*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]
+        for line in lines
+    ]
+
+
+def job_table(jobs: Iterable[Job], now: float) -> list[list[str]]:
+    """One row for each job; ids to the right, the command last."""
+    rows = [
+        (
+            str(job.id),
+            str(job.state),
+            one_line(job.tag, 24),
+            str(job.kind),
+            one_line(job.owner, 16),
+            clock(job.submitted, now),
+            format_duration((job.ended or now) - job.started) if job.started else "-",
+            "-" if job.returncode is None else str(job.returncode),
+            one_line(job.command, 80),
+        )
+        for job in jobs
+    ]
+    head = ("ID", "STATE", "TAG", "KIND", "OWNER", "SUBMITTED", "TOOK", "CODE", "COMMAND")
+    return table(head, rows)
+
+
+def gpu_table(gpus: Iterable[Mapping[str, Any]]) -> list[list[str]]:
+    """One row for each GPU of a status; who holds it last."""
+    rows = []
+    for gpu in gpus:
+        used = (gpu["reading"] or {}).get("memory_used")
+        holders = [
+            f"job {grant['job']} ({one_line(grant['tag'], 24)})" for grant in gpu["grants"]
+        ] + [f"{one_line(holder)} outside the queue" for holder in gpu["outside_holders"]]
+        if gpu["outside"] and not gpu["outside_holders"]:
+            holders.append(f"{format_bytes(gpu['outside'])} outside the queue")
+        memory = f"{format_bytes(used)} of {format_bytes(gpu['memory'])}"
+        held = ", ".join(holders) or "free"
+        rows.append((str(gpu["index"]), one_line(gpu["name"], 40), memory, gpu["uuid"], held))
+    return table(("GPU", "NAME", "MEMORY", "UUID", "HELD BY"), rows)
+
+
+def request_text(request: Mapping[str, Any]) -> str:
+    """A request in the words of the options, without what was left at its default."""
+    words = [str(request["preset"])]
+    counts = [name for name in ("gpus", "slots") if request[name] is not None]
+    words += [f"{name} {request[name]}" for name in counts]
+    if request["share"] is not None:
+        words.append(f"share {format_share(request['share'])}")
+    if request["memory"] is not None:
+        words.append(f"mem {format_bytes(request['memory'])}")
+    if request["eta"] is not None:
+        words.append(f"eta {format_duration(request['eta'])}")
+    if request["priority"]:
+        words.append(f"priority {request['priority']}")
+    if request["after"]:
+        words.append("after " + ",".join(str(parent) for parent in request["after"]))
+    if request["restartable"]:
+        words.append("restartable")
+    return ", ".join(words)
+
+
+def _grant_text(grant: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    name = names.get(grant["gpu"], grant["gpu"])
+    if grant["whole"]:
+        return f"{name}, whole"
+    share = f"{format_share(grant['compute'])} of its compute, " if grant["compute"] else ""
+    return f"{name}, {share}{format_bytes(grant['memory'])}"
+
+
+def show_text(view: Mapping[str, Any], now: float) -> str:
+    """All about one job, from the data of ``show --json``."""
+    rows: list[tuple[str, str]] = [
+        ("command", one_line(view["command"])),
+        ("runs in", one_line(view["cwd"])),
+        ("asked for", request_text(view["request"])),
+    ]
+    origin = view["origin"]
+    place = " ".join(part for part in (origin["kind"], origin["path"], origin["session"]) if part)
+    rows.append(("from", one_line(f"{view['owner']}, {place}")))
+    if view["key"]:
+        rows.append(("key", one_line(view["key"])))
+    if view["retry_of"]:
+        rows.append(("retry of", f"job {view['retry_of']}"))
+    rows.append(("submitted", moment(view["submitted"])))
+    if view["started"]:
+        rows.append(("started", moment(view["started"])))
+    if view["ended"]:
+        rows.append(("ended", moment(view["ended"])))
+    if view["started"]:
+        rows.append(("took", format_duration((view["ended"] or now) - view["started"])))
+    if view["returncode"] is not None:
+        rows.append(("exit code", str(view["returncode"])))
+    if view["reason"]:
+        rows.append(("reason", one_line(view["reason"])))
+    if wait := view["wait"]:
+        when = "" if wait["expected"] is None else f", start {clock(wait['expected'], now)}"
+        rows.append(("waiting", f"position {wait['position']}{when}: {wait['sentence']}"))
+        if wait["hint"]:
+            rows.append(("hint", wait["hint"]))
+    if view["placement"]:
+        names = {gpu["uuid"]: f"GPU {gpu['index']} ({gpu['name']})" for gpu in view["gpus"]}
+        grants = [_grant_text(grant, names) for grant in view["placement"]["grants"]]
+        slots = _count(view["placement"]["slots"], "slot")
+        rows.append(("GPUs", "; ".join([*grants, slots] if grants else ["none", slots])))
+    rows.append(("environment", _environment_text(view["environment"])))
+    rows += [("files", view["directory"]), ("log", view["log"])]
+    lines = [f"job {view['id']}  {one_line(view['tag'])}  {view['kind']}  {view['state']}"]
+    lines += [f"  {name:<12} {value}" for name, value in rows]
+    lines.append("  events")
+    for event in view["events"]:
+        about = ", ".join(f"{key} {value}" for key, value in event["data"].items())
+        lines.append(f"    {moment(event['at'])}  {event['kind']:<12} {one_line(about)}".rstrip())
+    return "\n".join(lines)
+
+
+def _environment_text(environment: Mapping[str, Sequence[str]] | None) -> str:
+    if environment is None:
+        return "not kept any more"
+    parts = [
+        f"{words} {', '.join(one_line(name) for name in environment[key])}"
+        for key, words in (
+            ("changed", "other values than here for"),
+            ("added", "not set here:"),
+            ("removed", "set only here:"),
+        )
+        if environment[key]
+    ]
+    return "; ".join(parts) or "the same as here"

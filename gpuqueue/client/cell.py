@@ -1,0 +1,144 @@
+"""A notebook cell as a payload: its source, the variables it reads, what it may give back."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpuqueue.client.names import Names, names_of
+from gpuqueue.client.payload import Payload, python_payload
+from gpuqueue.errors import InvalidRequest, PayloadError
+from gpuqueue.model import JobKind
+
+__all__ = ["cell_payload"]
+
+
+def cell_payload(
+    source: str,
+    namespace: Mapping[str, Any],
+    *,
+    shell: Any = None,
+    ins: Sequence[str] | None = None,
+    outs: Sequence[str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Payload:
+    """A cell and the variables that it reads, ready to be queued.
+
+    Parameters
+    ----------
+    source
+        The cell as typed; magics, ``!commands`` and ``await`` included.
+    namespace
+        The notebook's variables. Only those that the cell uses are touched.
+    shell
+        The IPython shell whose cell it is, for its input transformers and what it put into the
+        namespace itself.
+    ins, outs
+        Names to send and to bring back, instead of those found from the source.
+
+    Raises
+    ------
+    PayloadError
+        It is not Python (its cause is then the SyntaxError), or a variable cannot be sent: the
+        message names the variable, the part of it that is to blame, and a way out.
+    """
+    if not source.strip():
+        raise PayloadError("cell", "is empty")
+    transform = _transformer(shell)
+    # the number of the cell that runs now; what IPython itself calls by that name has changed
+    count = shell.displayhook.prompt_count if shell is not None else 1
+    typed = _with_first_line(source)
+    names = _names(typed, transform, f"Cell In[{count}]")
+    # loaded only now, so that a syntax error is told without it
+    from gpuqueue.run.cellwork import hidden_names
+
+    hidden = hidden_names(namespace, getattr(shell, "user_ns_hidden", {}))
+    wanted = _chosen(names, namespace, hidden, ins)
+    values, needs = _pickled(wanted, names.needs if ins is None else set(wanted), namespace, hidden)
+    for name in outs or ():
+        if not name.isidentifier():
+            raise InvalidRequest("out", f"{name!r} is not a name")
+    return python_payload(
+        JobKind.CELL,
+        command=source.strip("\n"),
+        tag=f"{_where()}[{count}]",
+        files={"payload": values},
+        cwd=cwd,
+        env=env,
+        extra={
+            "source": typed,
+            "inputs": sorted(wanted),
+            "needs": sorted(needs),
+            "binds": sorted(names.binds),
+            "deletes": sorted(n for n in names.deletes if n in namespace and n not in wanted),
+            "outs": None if outs is None else list(outs),
+            "execution_count": count,
+            "argv_of_kernel": list(sys.argv),
+        },
+    )
+
+
+def _where() -> str:
+    path = os.environ.get("JPY_SESSION_NAME", "")
+    return Path(path).stem[:40] if path.endswith(".ipynb") else "cell"
+
+
+def _transformer(shell: Any) -> Callable[[str], str]:
+    if shell is not None:
+        return shell.transform_cell  # type: ignore[no-any-return]
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    manager: Any = TransformerManager  # it has no types of its own
+    return manager().transform_cell  # type: ignore[no-any-return]
+
+
+def _with_first_line(source: str) -> str:
+    """The cell with a line in place of ``%%gpu``, so that errors name the lines that one sees."""
+    return source if source.lstrip().startswith("%%") else f"# %%gpu\n{source}"
+
+
+def _names(source: str, transform: Callable[[str], str], where: str) -> Names:
+    try:
+        code = transform(source)
+        names = names_of(code, transform)
+        # what the parser lets pass and the compiler does not, such as a return outside a function
+        compile(code, where, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    except SyntaxError as error:
+        error.filename = where
+        raise PayloadError("cell", f"line {error.lineno}: {error.msg}") from error
+    return names
+
+
+def _chosen(
+    names: Names, namespace: Mapping[str, Any], hidden: set[str], ins: Sequence[str] | None
+) -> dict[str, Any]:
+    if ins is None:
+        found = sorted((names.needs | names.wants) - hidden)
+        return {name: namespace[name] for name in found if name in namespace}
+    missing = [name for name in ins if name not in namespace]
+    if missing:
+        raise InvalidRequest("in", f"there is no variable {', '.join(missing)}")
+    return {name: namespace[name] for name in ins}
+
+
+def _pickled(
+    wanted: dict[str, Any], needs: set[str], namespace: Mapping[str, Any], hidden: set[str]
+) -> tuple[bytes, set[str]]:
+    """The container of the inputs; what is only wanted and cannot be sent is left out."""
+    from gpuqueue.run.values import dump_values
+
+    pieces, problems = dump_values(wanted, namespace=namespace, leave=hidden)
+    for name, problem in problems.items():
+        if name in needs:
+            raise PayloadError(
+                name,
+                f"{problem}. Make it inside the cell, or leave it out of {name}; "
+                "--in a,b sends only the variables you name.",
+            ) from None
+        del wanted[name]
+    return b"".join(pieces), needs & set(wanted)

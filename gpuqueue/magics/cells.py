@@ -1,0 +1,343 @@
+"""``%%gpu``: queue a cell, show its outputs as they come, bring its variables back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpuqueue.client import Job, LocalClient, default_client, options_from
+from gpuqueue.client.cell import cell_payload
+from gpuqueue.client.job import describe
+from gpuqueue.errors import GpuqueueError, JobFailed, NotAllowedNow
+from gpuqueue.magics.options import parse_options, split_line
+from gpuqueue.magics.replay import Here, OutputTail, Place, place_of
+from gpuqueue.magics.shown import cell_error
+from gpuqueue.model import TERMINAL, JobState
+from gpuqueue.model import Job as Record
+from gpuqueue.run.files import RESULT, read_json
+
+__all__ = ["bring_back", "follow", "run_cell"]
+
+_QUICK, _SLOW = 0.01, 0.25
+_STATUS_AFTER = 1.0
+_STATUS_EVERY = 0.5
+_RESTART_AFTER = 0.4
+_CANCEL_AFTER = 3.0
+_LEAVE_AFTER = 4.5
+_MOST = 4 << 30
+_LARGE = ("it is large", "it comes with")
+_MOST_OF_FAILED = 32 << 20
+
+
+def run_cell(shell: Any, line: str, source: str) -> Job | None:
+    """Run a cell as a job; with ``--bg`` return the job at once.
+
+    Raises
+    ------
+    GpuqueueError
+        It was refused, and nothing was queued; or the job ended otherwise than by an exception.
+    BaseException
+        What the cell raised in the job.
+    """
+    if job_id := os.environ.get("GPUQUEUE_JOB_ID"):
+        raise NotAllowedNow(
+            f"this runs inside job {job_id}, which would wait for itself if it queued cells; "
+            "take %%gpu away, the cell runs on this job's GPUs"
+        )
+    asked = parse_options(split_line(line))
+    options = options_from(asked.options)
+    payload = cell_payload(source, shell.user_ns, shell=shell, ins=asked.ins, outs=asked.outs)
+    client = default_client()
+    record = client.submit([(payload, options)])[0]
+    if asked.background:
+        _in_background(shell, client, record.id)
+        return Job(client, record.id)
+    error = _Foreground(shell, client, record.id).run()
+    if error is not None:
+        raise error
+    return None
+
+
+# -- following --------------------------------------------------------------------------------
+
+
+class _Follow:
+    """Shows a job's outputs in a place until the job has ended.
+
+    Attributes
+    ----------
+    last_error
+        The error output that nothing has followed: the cell's own exception.
+    """
+
+    def __init__(self, client: LocalClient, job_id: int, place: Place) -> None:
+        self.client = client
+        self.job_id = job_id
+        self.place = place
+        self.last_error: dict[str, Any] | None = None
+        self._tail = OutputTail(client, job_id)
+
+    def run(self) -> Record:
+        """Show until the end; returns the job as it ended, or as it is when told to leave."""
+        pause = _QUICK
+        with self.client.watch() as watch:
+            while True:
+                job = self.client.job(self.job_id)
+                if self._show(job):
+                    pause = _QUICK
+                    continue
+                if job.state in TERMINAL or self.tick(job):
+                    return job
+                watch.wait(pause)
+                pause = min(pause * 1.5, _SLOW)
+
+    def _show(self, job: Record) -> bool:
+        came = False
+        for output in self._tail.read(job):
+            if not came:
+                self.clear()
+            came = True
+            if self.last_error is not None:
+                self.place.show(self.last_error)
+                self.last_error = None
+            if output["output_type"] == "error":
+                self.last_error = output
+            else:
+                self.place.show(output)
+        return came
+
+    def tick(self, _job: Record) -> bool:
+        """Called now and then; True to leave before the end."""
+        return False
+
+    def clear(self) -> None:
+        """Called before outputs are shown."""
+
+
+class _Foreground(_Follow):
+    """The cell waits: it tells why while the job is queued, and passes interrupts on."""
+
+    def __init__(self, shell: Any, client: LocalClient, job_id: int) -> None:
+        super().__init__(client, job_id, Here(shell))
+        self._shell = shell
+        self._status = _StatusLine(shell, job_id)
+        self._interrupts: list[float] = []
+        self._wishes = 0
+
+    def run(self) -> BaseException | None:  # type: ignore[override]
+        """Show, bring back, and return what the cell raised."""
+        with self._listening():
+            job = super().run()
+        self.clear()
+        if self._going():
+            return self._left(job)
+        values = bring_back(self._shell, self.client, job, self.place)
+        return self._error(job, values)
+
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Count interrupts instead of being torn out of the middle of something."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGINT, lambda *_: self._interrupts.append(time.monotonic()))
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def tick(self, job: Record) -> bool:
+        """Show why it waits; carry out interrupts."""
+        if job.state is JobState.QUEUED:
+            self._status.show(job, self.client)
+        else:
+            self.clear()
+        if not self._interrupts:
+            return False
+        since = time.monotonic() - self._interrupts[0]
+        # a kernel that is restarted or shut down is interrupted first; the job is not meant
+        if self._going():
+            return True
+        if since < _RESTART_AFTER and len(self._interrupts) == 1:
+            return False
+        if self._wishes == 0:
+            self._wish("cancel" if job.state is JobState.QUEUED else "interrupt")
+        elif self._wishes == 1 and (len(self._interrupts) > 1 or since > _CANCEL_AFTER):
+            self._wish("cancel")
+        return since > _LEAVE_AFTER
+
+    def _going(self) -> bool:
+        """Whether this kernel is on its way out: then the job goes on without it."""
+        return bool(self._interrupts) and not self._wishes and bool(self._shell.exit_now)
+
+    def _left(self, job: Record) -> BaseException:
+        words = (
+            f"job {job.id} goes on; %gpu logs {job.id} shows it, %gpu pull {job.id} its variables"
+        )
+        lines = [f"KeyboardInterrupt: {words}"]
+        return cell_error(
+            {"ename": "KeyboardInterrupt", "evalue": words, "traceback": lines},
+            KeyboardInterrupt(words),
+        )
+
+    def _wish(self, what: str) -> None:
+        self._wishes += 1
+        job = Job(self.client, self.job_id)
+
+        def ask() -> None:
+            with contextlib.suppress(GpuqueueError):  # it may have ended meanwhile
+                getattr(job, what)()
+
+        # asking waits for the controller's answer; this cell has no time for that
+        threading.Thread(target=ask, daemon=True).start()
+
+    def clear(self) -> None:
+        """Take the status line away."""
+        self._status.clear()
+
+    def _error(self, job: Record, values: Mapping[str, Any]) -> BaseException | None:
+        if job.state is JobState.SUCCEEDED:
+            return None
+        if self._interrupts:
+            return self._interrupted(job)
+        if self.last_error is not None:
+            return cell_error(self.last_error, values.get("<error>"))
+        try:
+            Job(self.client, self.job_id).result(timeout=0)
+        except JobFailed as error:
+            # the end of its log has just been shown
+            error.args = (str(error).partition("\nlast lines of its log:")[0],)
+            return error
+        return JobFailed(f"job {job.id} {job.state}: {job.reason}", job.id, job.returncode)
+
+    def _interrupted(self, job: Record) -> BaseException:
+        words = f"job {job.id}: {job.reason.splitlines()[0] if job.reason else job.state}"
+        if job.state not in TERMINAL:
+            words = f"job {job.id} is being ended; %gpu show {job.id} tells when it is gone"
+        lines = [f"KeyboardInterrupt: {words}"]
+        output = self.last_error or {}
+        if output.get("ename") == "KeyboardInterrupt":
+            lines = [*output["traceback"], words]
+        return cell_error(
+            {"ename": "KeyboardInterrupt", "evalue": words, "traceback": lines},
+            KeyboardInterrupt(words),
+        )
+
+
+class _StatusLine:
+    """One line that says why a cell still waits, replaced as things change, then gone."""
+
+    def __init__(self, shell: Any, job_id: int) -> None:
+        self._shell = shell
+        self._id = f"gpuqueue-{job_id}-{os.getpid()}"
+        self._next = time.monotonic() + _STATUS_AFTER
+        self._text = ""
+        self._rich = hasattr(shell, "kernel")
+
+    def show(self, job: Record, client: LocalClient) -> None:
+        """Show it, at most twice a second, if it says something new."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _STATUS_EVERY
+        text = f"job {job.id} {describe(job, client)}"
+        if text == self._text:
+            return
+        if self._rich:
+            self._shell.display_pub.publish(
+                data={"text/plain": text},
+                metadata={},
+                transient={"display_id": self._id},
+                update=bool(self._text),
+            )
+        else:
+            print(f"\r\x1b[K{text[:200]}", end="", flush=True)
+        self._text = text
+
+    def clear(self) -> None:
+        """Take it away, if it was there."""
+        if not self._text:
+            return
+        self._text = ""
+        if self._rich:
+            self._shell.display_pub.clear_output(False)  # noqa: FBT003 - IPython's own signature
+        else:
+            print("\r\x1b[K", end="", flush=True)
+
+
+def follow(client: LocalClient, job_id: int, place: Place) -> Record:
+    """Show a job's outputs until it has ended, an exception as text."""
+    shown = _Follow(client, job_id, place)
+    job = shown.run()
+    if shown.last_error is not None:
+        place.show(shown.last_error)
+    return job
+
+
+def _in_background(shell: Any, client: LocalClient, job_id: int) -> None:
+    place = place_of(shell)
+
+    def work() -> None:
+        with contextlib.suppress(GpuqueueError, OSError):
+            job = follow(client, job_id, place)
+            words = f"job {job_id} {job.state}"
+            if job.reason:
+                words += f": {job.reason}"
+            place.write(f"[{words}; %gpu pull {job_id} brings its variables]\n", "stdout")
+
+    threading.Thread(target=work, name=f"gpuqueue-{job_id}", daemon=True).start()
+
+
+# -- coming back ------------------------------------------------------------------------------
+
+
+def _most(job: Record) -> int:
+    """Bytes of one variable beyond which it comes only when asked for.
+
+    What a failed cell had made is seldom wanted, and would fill the memory with each retry.
+    """
+    return _MOST if job.state is JobState.SUCCEEDED else _MOST_OF_FAILED
+
+
+def bring_back(
+    shell: Any,
+    client: LocalClient,
+    job: Record,
+    place: Place,
+    names: list[str] | None = None,
+) -> dict[str, Any]:
+    """Put what a cell made into the notebook's namespace, and say what stays behind and why.
+
+    Returns everything that could be loaded, the exception under ``<error>`` included.
+    """
+    from gpuqueue.run.values import change_in_place, load_extras
+
+    space = shell.user_ns
+    folder = client.home.attempt(job.id, max(1, job.attempt))
+    try:
+        values, problems = load_extras(folder / RESULT, most=_most(job) if names is None else None)
+    except (OSError, ValueError, EOFError) as error:
+        place.write(f"gpuqueue: the result of job {job.id} cannot be read: {error}\n")
+        return {}
+    told = read_json(folder / "outcome.json") or {}
+    problems = told.get("problems", {}) | problems
+    for name, value in values.items():
+        if name.startswith("<") or (names is not None and name not in names):
+            continue
+        if name in told.get("changed", ()) and name in space:
+            value = change_in_place(space[name], value)  # noqa: PLW2901
+        space[name] = value
+    for name in told.get("deleted", ()) if names is None else ():
+        space.pop(name, None)
+    for name, why in problems.items():
+        if not name.startswith("<") and (names is None or name in names):
+            hint = f"; %gpu pull {job.id} {name} brings it" if why.startswith(_LARGE) else ""
+            place.write(f"gpuqueue: {name} stays in job {job.id}: {why}{hint}\n")
+    if names is None and "<out>" in values:
+        with contextlib.suppress(Exception):  # an Out that cannot be kept is not worth an error
+            shell.displayhook.update_user_ns(values["<out>"])
+    return values

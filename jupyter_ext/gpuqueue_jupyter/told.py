@@ -1,0 +1,250 @@
+"""What the REST interface tells: plain data made from the store and the job directories."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gpuqueue
+from gpuqueue.errors import InvalidRequest, NotAllowedNow
+from gpuqueue.model import TERMINAL, Job, JobKind, JobState
+from gpuqueue.run.files import LOG, OUTPUTS
+
+if TYPE_CHECKING:
+    from gpuqueue.client import LocalClient
+    from gpuqueue_jupyter.host import Host
+
+__all__ = [
+    "MOST_LOG",
+    "doctor_told",
+    "events_told",
+    "gpus_told",
+    "job_told",
+    "jobs_told",
+    "log_bytes",
+    "log_tail",
+    "log_told",
+    "outputs_told",
+    "settings_told",
+    "status_told",
+]
+
+MOST_LOG = 1 << 20
+"""The most of a log or of outputs that one answer holds, in bytes."""
+_LONGEST_CHARACTER = 4
+
+
+def job_told(client: LocalClient, job: Job) -> dict[str, Any]:
+    """A job; where it waits, also why and until when."""
+    from gpuqueue.store import job_to_dict
+
+    told = job_to_dict(job)
+    wait = client.plan().waits.get(job.id) if job.state is JobState.QUEUED else None
+    told["wait"] = (
+        None
+        if wait is None
+        else {
+            "position": wait.position,
+            "expected": wait.expected,
+            "reason": str(wait.reason),
+            "sentence": wait.sentence,
+            "hint": wait.hint,
+        }
+    )
+    return told
+
+
+def jobs_told(
+    client: LocalClient,
+    states: list[str] | None,
+    owner: str | None,
+    before: int | None,
+    limit: int,
+) -> dict[str, Any]:
+    """One page of jobs, newest first."""
+    from gpuqueue.store import job_to_dict
+
+    found = client.store.jobs(states=states, owner=owner, before=before, limit=limit)
+    return {
+        "jobs": [job_to_dict(job) for job in found],
+        "next": found[-1].id if len(found) == limit else None,
+    }
+
+
+def status_told(host: Host, client: LocalClient, limit: int) -> dict[str, Any]:
+    """Everything at a glance; of running and of waiting jobs the first ``limit``."""
+    from gpuqueue.client.status import status_of
+
+    told = status_of(client).to_dict()
+    told["counts"] = {name: len(told[name]) for name in ("running", "waiting")}
+    told |= {name: told[name][:limit] for name in ("running", "waiting")}
+    lead = host.lead
+    told["server"] = {
+        "version": gpuqueue.__version__,
+        "leading": lead is not None and lead.leading,
+        "problem": "" if lead is None else lead.problem,
+    }
+    return told
+
+
+def gpus_told(client: LocalClient) -> dict[str, Any]:
+    """The GPUs with what is promised on them and what they say of themselves."""
+    from gpuqueue.client.status import status_of
+
+    told = status_of(client, recent=0).to_dict()
+    return {name: told[name] for name in ("at", "gpus", "slots", "problem")}
+
+
+def settings_told(client: LocalClient) -> dict[str, Any]:
+    """The settings in force and what each is for."""
+    settings = client.settings
+    values = settings.as_dict()
+    return {
+        "settings": values,
+        "help": {name: settings.trait_metadata(name, "help") for name in values},
+        "file": str(client.home.config),
+        "warning": client.settings_warning,
+    }
+
+
+def doctor_told() -> dict[str, Any]:
+    """What is in order here and what is not, as ``jupyter gpuqueue doctor --json`` tells it."""
+    from gpuqueue.client.doctor import checks
+
+    found = checks()
+    return {
+        "schema": 1,
+        "ok": all(check.ok is not False for check in found),
+        "checks": [check.to_dict() for check in found],
+    }
+
+
+def events_told(client: LocalClient, job_id: int, since: int, limit: int) -> dict[str, Any]:
+    """What happened to a job, oldest first."""
+    client.job(job_id)
+    found = client.store.events(since, job_id=job_id, limit=limit)
+    return {
+        "events": [
+            {
+                "seq": event.seq,
+                "at": event.at,
+                "job": event.job,
+                "kind": event.kind,
+                "data": dict(event.data),
+            }
+            for event in found
+        ],
+        "next": found[-1].seq if found else since,
+    }
+
+
+# -- what a job wrote ------------------------------------------------------------------------
+
+
+def _attempt_file(
+    client: LocalClient, job_id: int, attempt: int | None, name: str
+) -> tuple[Job, int, Path, bool]:
+    job = client.job(job_id)
+    latest = max(1, job.attempt)
+    if attempt is not None and attempt > latest:
+        raise InvalidRequest("attempt", f"job {job_id} has been started {job.attempt} times")
+    number = attempt or latest
+    # asked before the file is looked at: what an ended attempt wrote is all there
+    ended = job.state in TERMINAL or number < latest or job.state is JobState.QUEUED
+    return job, number, client.home.attempt(job_id, number) / name, ended
+
+
+def _part(path: Path, offset: int, limit: int) -> tuple[bytes, int]:
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(offset)
+            return file.read(limit), size
+    except FileNotFoundError:
+        return b"", 0
+
+
+def log_bytes(
+    client: LocalClient, job_id: int, attempt: int | None, offset: int, limit: int
+) -> tuple[bytes, int]:
+    """A part of a log as it is, and where the next begins."""
+    _, _, path, _ = _attempt_file(client, job_id, attempt, LOG)
+    data, _ = _part(path, offset, limit)
+    return data, offset + len(data)
+
+
+def _log_answer(
+    text: str, attempt: int, offset: int, after: int, size: int, *, ended: bool
+) -> dict[str, Any]:
+    return {
+        "text": text,
+        "attempt": attempt,
+        "offset": offset,
+        "next": after,
+        "size": size,
+        "ended": ended and after >= size,
+    }
+
+
+def log_told(
+    client: LocalClient, job_id: int, attempt: int | None, offset: int, limit: int
+) -> dict[str, Any]:
+    """A part of a log as text, cut between two characters; bytes that are none show as �."""
+    _, number, path, ended = _attempt_file(client, job_id, attempt, LOG)
+    data, size = _part(path, offset, max(limit, _LONGEST_CHARACTER))
+    after = offset + len(data)
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(data, final=ended and after >= size)
+    after -= len(decoder.getstate()[0])
+    return _log_answer(text, number, offset, after, size, ended=ended)
+
+
+def log_tail(client: LocalClient, job_id: int, attempt: int | None, lines: int) -> dict[str, Any]:
+    """The last lines of a log, at most ``MOST_LOG`` bytes."""
+    _, number, path, ended = _attempt_file(client, job_id, attempt, LOG)
+    _, size = _part(path, 0, 0)
+    start = max(0, size - MOST_LOG)
+    data, _ = _part(path, start, size - start)
+    kept = b"".join(data.splitlines(keepends=True)[-lines:]) if lines else b""
+    text = kept.decode(errors="replace")
+    return _log_answer(text, number, size - len(kept), size, size, ended=ended)
+
+
+def outputs_told(
+    client: LocalClient, job_id: int, attempt: int | None, offset: int
+) -> dict[str, Any]:
+    """A cell's outputs from a byte ``offset`` on, whole ones only.
+
+    Raises
+    ------
+    NotAllowedNow
+        The job is of a kind that has no outputs but a log.
+    """
+    job, number, path, ended = _attempt_file(client, job_id, attempt, OUTPUTS)
+    if job.kind is not JobKind.CELL:
+        raise NotAllowedNow(f"job {job_id} is a {job.kind}; what it wrote is in its log")
+    data, size = _part(path, offset, MOST_LOG)
+    whole = data.rfind(b"\n") + 1
+    while data and not whole and offset + len(data) < size:
+        # one output that is larger than an answer should be still comes whole
+        more, size = _part(path, offset + len(data), MOST_LOG)
+        whole = len(data) + more.rfind(b"\n") + 1 if b"\n" in more else 0
+        data += more
+    outputs = []
+    for line in data[:whole].splitlines():
+        try:
+            outputs.append(json.loads(line))
+        except ValueError:  # a line that a full disk or a kill cut short
+            continue
+    after = offset + whole
+    return {
+        "outputs": outputs,
+        "attempt": number,
+        "offset": offset,
+        "next": after,
+        "size": size,
+        "ended": ended and (after >= size or not outputs),
+    }

@@ -1,0 +1,183 @@
+// The JupyterLab extension, written by hand: nothing is built and nobody needs Node.
+//
+// JupyterLab loads this file, hands its shared modules to `init` and asks `get` for the extension.
+// The view itself is in panel.mjs, beside this file once it is installed.
+
+(() => {
+  const NAME = 'jupyter-gpuqueue';
+  const EVENTS = 'https://schemas.gpuqueue.org/queue/v1';
+  const COMMAND = 'gpuqueue:open';
+
+  /**
+   * JupyterLab's modules by name and version. They carry no types here.
+   * @typedef {Record<string, Record<string, {loaded?: unknown, get: () => Promise<() => any>}>>} Scope
+   */
+
+  const script = /** @type {HTMLScriptElement | null} */ (document.currentScript);
+  const panelUrl = new URL('panel.mjs', script ? script.src : document.baseURI).href;
+
+  /** @type {Scope | null} */
+  let scope = null;
+
+  /**
+   * A module of JupyterLab's, in the version that it uses itself.
+   * @param {string} name
+   */
+  async function shared(name) {
+    const versions = Object.values((scope && scope[name]) || {});
+    // the one that is in use; never by the name of its owner, which has changed before
+    const best = versions.find(version => version.loaded) || versions[0];
+    if (!best) throw new Error(`gpuqueue: this application does not share ${name}`);
+    return (await best.get())();
+  }
+
+  /**
+   * Something that the view can do without, such as a token that the application may not know.
+   * @param {string} module
+   * @param {string} name
+   */
+  async function token(module, name) {
+    try {
+      return (await shared(module))[name];
+    } catch {
+      return undefined;
+    }
+  }
+
+  const ICON =
+    '<svg xmlns="http://www.w3.org/2000/svg" width="16" viewBox="0 0 24 24">' +
+    '<g class="jp-icon3" fill="#616161"><path d="M2 6h17a2 2 0 0 1 2 2v8a2 2 0 0 1-2 2H2v-2h17V8H2z"/>' +
+    '<path d="M1 4h2v16H1z"/><circle cx="9" cy="12" r="2.6"/><circle cx="15.5" cy="12" r="2.6"/></g></svg>';
+
+  async function plugin() {
+    const [{ Widget }, { ServerConnection }, { URLExt }, { LabIcon }] = await Promise.all(
+      [
+        '@lumino/widgets',
+        '@jupyterlab/services',
+        '@jupyterlab/coreutils',
+        '@jupyterlab/ui-components',
+      ].map(shared),
+    );
+    const tokens = await Promise.all([
+      token('@jupyterlab/application', 'ILayoutRestorer'),
+      token('@jupyterlab/apputils', 'ICommandPalette'),
+      token('@jupyterlab/settingregistry', 'ISettingRegistry'),
+    ]);
+
+    /**
+     * @param {any} app
+     * @param {any[]} services In the order of `tokens`; null where there is none.
+     */
+    async function activate(app, ...services) {
+      // tokens that the application does not know are left out of the list that it fills
+      const found = tokens.map(known => (known ? services.shift() : null));
+      const [restorer, palette, registry] = found;
+      const icon = new LabIcon({ name: 'gpuqueue:gpu', svgstr: ICON });
+      const { show, Refused } = await import(panelUrl);
+      const server = app.serviceManager.serverSettings;
+      const home = {
+        refresh: 10,
+        visible: () => widget.isVisible && document.visibilityState === 'visible',
+        async status() {
+          const url = URLExt.join(server.baseUrl, 'gpuqueue/api/v1/status');
+          const response = await ServerConnection.makeRequest(url, { method: 'GET' }, server);
+          const answer = await response.json().catch(() => null);
+          if (!response.ok) throw new Refused(response.status, (answer && answer.message) || '');
+          return answer;
+        },
+        /** @param {() => void} changed */
+        onChange(changed) {
+          /**
+           * @param {unknown} _
+           * @param {{schema_id: string}} event
+           */
+          const heard = (_, event) => {
+            if (event.schema_id === EVENTS) changed();
+          };
+          // the stream is a part of JupyterLab's service manager that not every application has
+          const events = app.serviceManager.events;
+          if (events) events.stream.connect(heard);
+          document.addEventListener('visibilitychange', changed);
+          return () => {
+            if (events) events.stream.disconnect(heard);
+            document.removeEventListener('visibilitychange', changed);
+          };
+        },
+      };
+
+      /** @type {{look: () => void, close: () => void} | null} */
+      let view = null;
+      class QueueWidget extends Widget {
+        onAfterShow() {
+          if (view) view.look();
+        }
+
+        dispose() {
+          if (view) view.close();
+          super.dispose();
+        }
+      }
+      const widget = new QueueWidget();
+      widget.id = `${NAME}-panel`;
+      widget.title.icon = icon;
+      widget.title.caption = 'GPU queue';
+      view = show(widget.node, home);
+      app.shell.add(widget, 'left', { rank: 650 });
+      if (restorer) restorer.add(widget, widget.id);
+
+      app.commands.addCommand(COMMAND, {
+        label: 'Show the GPU Queue',
+        icon,
+        execute: () => app.shell.activateById(widget.id),
+      });
+      if (palette) palette.addItem({ command: COMMAND, category: 'GPU' });
+
+      if (registry) void follow(registry, home);
+    }
+
+    /**
+     * Let the settings of the panel hold, now and when they change.
+     * @param {any} registry
+     * @param {{refresh: number}} home
+     */
+    async function follow(registry, home) {
+      try {
+        const settings = await registry.load(`${NAME}:panel`);
+        const read = () => {
+          home.refresh = Number(settings.get('refresh').composite) || 10;
+        };
+        settings.changed.connect(read);
+        read();
+      } catch (error) {
+        console.warn('gpuqueue: the settings of the panel cannot be read; defaults hold.', error);
+      }
+    }
+
+    return {
+      id: `${NAME}:panel`,
+      description: 'Shows the GPUs and the queue of this server in the sidebar.',
+      autoStart: true,
+      optional: tokens.filter(Boolean),
+      activate,
+    };
+  }
+
+  const container = {
+    /** @param {Scope} given */
+    init(given) {
+      if (scope && scope !== given) throw new Error('gpuqueue: loaded twice by different pages');
+      scope = given;
+    },
+    /** @param {string} module */
+    async get(module) {
+      if (module !== './extension') throw new Error(`gpuqueue: there is no module ${module}`);
+      const made = await plugin();
+      return () => ({ __esModule: true, default: made });
+    },
+  };
+
+  const page = /** @type {{_JUPYTERLAB?: Record<string, unknown>}} */ (
+    /** @type {unknown} */ (window)
+  );
+  page._JUPYTERLAB = Object.assign(page._JUPYTERLAB || {}, { [NAME]: container });
+})();

@@ -1,0 +1,187 @@
+"""Named values there and back."""
+
+from __future__ import annotations
+
+import functools
+import io
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuqueue.run.values import (
+    change_in_place,
+    dump_values,
+    load_extras,
+    load_values,
+    parse_values,
+    save_values,
+)
+
+
+def there_and_back(values: dict[str, Any], **words: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    pieces, _ = dump_values(values)
+    return parse_values(io.BytesIO(b"".join(pieces)), **words)
+
+
+PLAIN = st.recursive(
+    st.none()
+    | st.integers()
+    | st.text()
+    | st.binary()
+    | st.booleans()
+    | st.floats(allow_nan=False),
+    lambda part: st.lists(part) | st.dictionaries(st.text(), part) | st.tuples(part, part),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(st.text(min_size=1), PLAIN))
+def test_plain_values(values: dict[str, Any]) -> None:
+    assert there_and_back(values) == (values, {})
+
+
+def test_sharing_between_names_is_kept(tmp_path: Path) -> None:
+    inner = [1]
+    assert save_values(tmp_path / "v", {"a": inner, "b": {"k": inner}}) == {}
+    values, problems = load_values(tmp_path / "v")
+    assert not problems
+    assert values["b"]["k"] is values["a"]
+
+
+def test_arrays_travel_beside_the_pickle_and_stay_as_writable_as_they_were() -> None:
+    np = pytest.importorskip("numpy")
+    big, fixed = np.arange(100_000.0), np.arange(3)
+    fixed.flags.writeable = False
+    pieces, _ = dump_values({"big": big, "view": big[:5], "fixed": fixed})
+    # not copied into the stream
+    assert any(isinstance(piece, memoryview) and piece.nbytes == big.nbytes for piece in pieces)
+    values, problems = parse_values(io.BytesIO(b"".join(pieces)))
+    assert not problems
+    values["big"][0] = 7
+    assert (values["big"][1:] == big[1:]).all()
+    assert values["view"].flags.writeable
+    assert not values["fixed"].flags.writeable
+
+
+class Guarded:
+    __slots__ = ("__dict__", "slot")
+
+    def __init__(self) -> None:
+        self.deep = {"k": [0, threading.Lock()]}
+
+
+def test_one_that_cannot_be_sent_is_named_with_the_way_to_the_culprit() -> None:
+    slotted = Guarded()
+    slotted.deep = {}
+    slotted.slot = threading.RLock()
+
+    def uses() -> Any:
+        return inner
+
+    inner = threading.Lock()
+    values = {
+        "fine": [1],
+        "g": Guarded(),
+        "s": slotted,
+        "f": uses,
+        "p": functools.partial(print, threading.Lock()),
+    }
+    pieces, problems = dump_values(values)
+    assert {name: problem.path for name, problem in problems.items()} == {
+        "g": "g.deep['k'][1]",
+        "s": "s.slot",
+        "f": "f (uses inner)",
+        "p": "p.args[0]",
+    }
+    assert problems["s"].kind == "RLock"
+    back, told = parse_values(io.BytesIO(b"".join(pieces)))
+    assert back == {"fine": [1]}
+    assert told.keys() == problems.keys()
+
+
+def _refuse() -> Any:
+    raise RuntimeError("no such device")
+
+
+class Refuses:
+    def __reduce__(self) -> Any:
+        return _refuse, ()
+
+
+def test_one_that_cannot_be_loaded_costs_itself_and_what_shares_with_it() -> None:
+    bad, shared = Refuses(), [1, 2]
+    values, problems = there_and_back(
+        {"a": shared, "bad": [shared, bad], "also": [bad], "z": {"k": shared}, "f": len, "n": 3}
+    )
+    assert values == {"a": [1, 2], "z": {"k": [1, 2]}, "f": len, "n": 3}
+    assert values["z"]["k"] is values["a"]
+    assert "no such device" in problems["bad"]
+    assert problems.keys() == {"bad", "also"}
+
+
+def test_half_made_objects_are_not_shared() -> None:
+    half: list[Any] = [1]
+    half.append(Refuses())
+    values, problems = there_and_back({"one": half, "two": {"k": half}, "three": 3})
+    assert values == {"three": 3}
+    assert "shares" in problems["two"]
+
+
+def test_large_values_can_stay() -> None:
+    large = bytearray(20 << 20)
+    values = {"large": large, "same": [large], "small": 1}
+    back, problems = there_and_back(values, most=1 << 20)
+    assert back == {"small": 1}
+    assert "large (20M)" in problems["large"]
+    assert problems.keys() == {"large", "same"}
+    assert there_and_back(values)[0] == values
+
+
+def test_what_is_no_variable_is_kept_apart(tmp_path: Path) -> None:
+    save_values(tmp_path / "v", {"x": 1, "<error>": ValueError("boo")})
+    assert load_values(tmp_path / "v") == ({"x": 1}, {})
+    assert load_extras(tmp_path / "v")[0].keys() == {"x", "<error>"}
+    assert load_values(tmp_path / "none") == ({}, {})
+    (tmp_path / "other").write_bytes(b"something else")
+    with pytest.raises(ValueError, match="not a file of gpuqueue values"):
+        load_values(tmp_path / "other")
+
+
+def test_a_cut_file_costs_what_is_cut(tmp_path: Path) -> None:
+    save_values(tmp_path / "v", {"x": 1, "y": b"y" * 1000})
+    data = (tmp_path / "v").read_bytes()
+    (tmp_path / "v").write_bytes(data[:-900])
+    values, problems = load_values(tmp_path / "v")
+    assert values == {"x": 1}
+    assert "cut short" in problems["y"]
+
+
+class Thing:
+    def __init__(self, k: Any) -> None:
+        self.k = k
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [([1], [1, 2]), ({"a": 1}, {"b": 2}), ({1}, {2}), (bytearray(b"x"), bytearray(b"yz"))],
+)
+def test_change_in_place(old: Any, new: Any) -> None:
+    assert change_in_place(old, new) is old
+    assert old == new
+
+
+def test_change_in_place_of_objects_and_arrays() -> None:
+    np = pytest.importorskip("numpy")
+    thing = Thing(1)
+    assert change_in_place(thing, Thing(2)) is thing
+    assert thing.k == 2
+    array = np.zeros(2)
+    assert change_in_place(array, np.ones(2)) is array
+    assert array.tolist() == [1, 1]
+    longer = np.ones(3)
+    assert change_in_place(array, longer) is longer
+    assert change_in_place([1], (1,)) == (1,)
