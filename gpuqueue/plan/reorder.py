@@ -28,7 +28,7 @@ since each then takes longer: ``_CROWDED`` over their number."""
 _PATIENCE = 8.0
 """A trial is given up when it owes so many times what the job that went ahead gains."""
 _PRICE = 4.0
-_CROWD = 10
+_CROWD = 12
 """Waiting that must be saved for each second that others are put off: 1 where up to ``_CROWD`` jobs
 wait, more in proportion where more do, up to ``_PRICE``.
 
