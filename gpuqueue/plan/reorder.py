@@ -2,8 +2,8 @@
 
 Running a job ahead of its turn is tried on paper first: it is placed now and all the others are
 laid out behind it in queue order, anew. It goes ahead only if that keeps every promise and saves
-more waiting than it causes, up to ``_PRICE`` times as much. Since the plan behind it is again one
-in queue order, what holds on paper now can be kept at every later moment.
+``_PRICE`` times the waiting that it causes. Since the plan behind it is again one in queue order,
+what holds on paper now can be kept at every later moment.
 """
 
 from __future__ import annotations
@@ -25,21 +25,17 @@ _EFFORT = 5000
 _CROWDED = 450_000
 """How many jobs may be laid out on trial in one decision: ``_EFFORT``, but fewer where many wait,
 since each then takes longer: ``_CROWDED`` over their number."""
+_DEEP = 500
+"""With more than so many jobs laid out a few whole trials are made all the same."""
 _PATIENCE = 8.0
 """A trial is given up when it owes so many times what the job that went ahead gains."""
 _PRICE = 4.0
-_CROWD = 12
-"""Waiting that must be saved for each second that others are put off: 1 where up to ``_CROWD`` jobs
-wait, more in proportion where more do, up to ``_PRICE``.
+"""Waiting that must be saved for each second that others are put off.
 
-The saving counts only those that wait now. Where many wait, others are yet to come before it is
-over; they pay for the slack that is used up and the gaps that are torn.
+The saving counts only those that wait now; those yet to come pay for the slack that is used up and
+the gaps that are torn. At 1 a machine whose jobs pack badly is worn down by many small gains.
 """
-_HASTE = 0.5
-_SHORT = 300.0
-"""What a short job's waiting counts in addition: all of it up to so many seconds of run time, and
-less in proportion where it runs longer. A minute of waiting is more to a job of a minute."""
-_WORK = 0.2
+_WORK = 0.5
 """What the work in a job adds to the weight of its waiting, which is 1 for the job itself.
 
 Without it many small jobs would break up the machine before the wide ones.
@@ -75,8 +71,10 @@ class _Search:
         self.laid = laid
         self.starts = laid.starts
         self.weights = _weights(decision.items)
-        self.price = min(_PRICE, max(1.0, len(self.rest) / _CROWD))
-        self.effort = min(_EFFORT, _CROWDED // max(1, len(self.rest)))
+        waiting = len(self.rest)
+        self.effort = min(_EFFORT, _CROWDED // max(1, waiting))
+        if waiting > _DEEP:
+            self.effort = 4 * waiting
 
     def run(self) -> Order:
         while len(self.rest) > 1 and self._advance():
@@ -143,7 +141,7 @@ class _Search:
             limits=limits,
             olds=olds,
             weights=[self.weights[each.job.id] for each in order],
-            price=self.price,
+            price=_PRICE,
             patience=_PATIENCE,
             horizon=self.horizon,
         )
@@ -167,7 +165,4 @@ def _weights(items: Sequence[Item]) -> dict[int, float]:
         length = 0.0 if item.length >= UNKNOWN else item.length
         areas.append(length * max(1, need.gpus * (need.compute or 1)))
     mean = sum(areas) / len(areas) or 1.0
-    return {
-        item.job.id: 1.0 + _WORK * area / mean + _HASTE * min(1.0, _SHORT / item.length)
-        for item, area in zip(items, areas, strict=True)
-    }
+    return {item.job.id: 1.0 + _WORK * area / mean for item, area in zip(items, areas, strict=True)}
