@@ -168,6 +168,10 @@ class Job:
     """One request with its payload and its life, as the store knows it.
 
     ``asked`` is ``cancel`` from the moment that a running job has been asked to end.
+    ``expected`` and ``latest`` are the scheduler's promise: its start in queue order when it was
+    first seen, and the latest that this may become (seconds since the epoch). ``learned`` is the
+    run time in seconds that earlier runs of the same command taught when it was submitted without
+    one, and ``sound`` says whether such estimates had held.
     """
 
     id: int
@@ -191,6 +195,10 @@ class Job:
     key: str | None = None
     retry_of: int | None = None
     asked: str = ""
+    expected: float | None = None
+    latest: float | None = None
+    learned: float | None = None
+    sound: bool = False
 
     @property
     def order(self) -> tuple[int, int, int]:

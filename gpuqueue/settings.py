@@ -23,6 +23,7 @@ __all__ = [
     "load_settings",
     "may_autostart",
     "render_settings",
+    "settings_from",
 ]
 
 
@@ -50,6 +51,25 @@ class Settings(HasTraits):
         max=100,
         help="A GPU that no job holds is free only if this per cent of its memory is free of "
         "programs outside the queue.",
+    )
+    drained = List(
+        Int(min=0),
+        help="Indices of GPUs that take no new jobs; what runs there may end.",
+    )
+    fair_share = Bool(
+        default_value=False,
+        help="Whether, within equal priority, the next job is that of whoever has had the least "
+        "GPU time in the last 24 hours.",
+    )
+    reorder_slack = Float(
+        3600.0,
+        min=0,
+        help="Seconds that shorter work may put off a waiting job past its start in queue order, "
+        "or half its run time where that is more. 0 means that nothing goes ahead of its turn.",
+    )
+    backfill = Bool(
+        default_value=True,
+        help="Whether a job may start before one ahead of it when that delays nothing.",
     )
     fake_gpus = Unicode(
         "",
@@ -109,7 +129,14 @@ def in_job() -> bool:
     return "GPUQUEUE_ATTEMPT_DIR" in os.environ
 
 
-def _settings_from(table: dict[str, Any], where: str) -> Settings:
+def settings_from(table: dict[str, Any], where: str) -> Settings:
+    """Settings from names and values; ``where`` says in an error where they come from.
+
+    Raises
+    ------
+    InvalidRequest
+        There is no such setting, or a value is not allowed.
+    """
     known = Settings.class_trait_names()
     for name in table:
         if name not in known:
@@ -138,7 +165,7 @@ def load_settings(path: Path) -> Settings:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidRequest(str(path), f"is not valid TOML: {error}") from error
-    return _settings_from(table, str(path))
+    return settings_from(table, str(path))
 
 
 class SettingsFile:

@@ -20,7 +20,14 @@ from gpuqueue.client.payload import Payload
 from gpuqueue.client.request import Options
 from gpuqueue.client.watch import Watch
 from gpuqueue.control.lead import ensure_lead, lead_of
-from gpuqueue.control.machine import Machine, machine_of, managed_gpus, policy_of, snapshot_of
+from gpuqueue.control.machine import (
+    Machine,
+    machine_of,
+    managed_gpus,
+    policy_of,
+    snapshot_of,
+    usage_of,
+)
 from gpuqueue.errors import DoesNotFit, NoSpace, NotAllowedNow
 from gpuqueue.model import TERMINAL, IntentKind, Job, JobState, Origin
 from gpuqueue.paths import Home, find_home
@@ -129,7 +136,9 @@ class LocalClient:
             )  # fmt: skip
             jobs = [*self.store.live(), trial]
             parents = self.store.states(options.request.after)
-            decision = plan(snapshot_of(jobs, parents, machine, settings), time.time())
+            now = time.time()
+            usage = usage_of(self.store, settings, machine, now)
+            decision = plan(snapshot_of(jobs, parents, machine, settings, usage), now)
             if all(start.job != trial.id for start in decision.starts):
                 wait = decision.waits.get(trial.id)
                 why = wait.sentence if wait else "the machine is busy"
@@ -203,7 +212,9 @@ class LocalClient:
         live = self.store.live() if jobs is None else jobs
         wanted = {parent for job in live for parent in job.request.after}
         parents = self.store.states(wanted) if wanted else {}
-        return plan(snapshot_of(live, parents, self.machine(), self.settings), time.time())
+        now, machine, settings = time.time(), self.machine(), self.settings
+        usage = usage_of(self.store, settings, machine, now)
+        return plan(snapshot_of(live, parents, machine, settings, usage), now)
 
     def why(self, job_id: int) -> Wait | None:
         """Why a job waits, and until when; None if it does not."""

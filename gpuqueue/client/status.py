@@ -106,6 +106,7 @@ class Status:
                 "reason": str(wait.reason),
                 "sentence": wait.sentence,
                 "hint": wait.hint,
+                "later_than": wait.later_than,
             }
         }
 

@@ -16,13 +16,13 @@ from typing import Any
 from gpuqueue.control.gauge import Gauge
 from gpuqueue.control.intents import carry_out, with_children
 from gpuqueue.control.launch import Launcher
-from gpuqueue.control.machine import FACT, Machine, seen_on, snapshot_of
+from gpuqueue.control.machine import FACT, Machine, seen_on, snapshot_of, usage_of
 from gpuqueue.control.outcome import VOID, Outcome, claim_of, outcome_of, sweep, void
 from gpuqueue.control.turn import Turn
 from gpuqueue.errors import GpuqueueError, StateVersionError
-from gpuqueue.model import ACTIVE, TERMINAL, Job, JobState, Placement, Reading
+from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState, Placement, Reading
 from gpuqueue.paths import Home
-from gpuqueue.plan import plan
+from gpuqueue.plan import History, kind_of, plan
 from gpuqueue.run.files import BEGUN, SPEC, read_json, write_json
 from gpuqueue.run.process import alive, boot_id
 from gpuqueue.run.wake import Doorbell, ring
@@ -38,6 +38,8 @@ TICK = 1.0
 _READ_IDLE = 5.0
 _CLAIM_PATIENCE = 5.0
 _MOST_ATTEMPTS = 5
+_REMEMBERED = 5000
+"""How many successful runs a new lead learns from."""
 
 
 class Controller:
@@ -61,6 +63,8 @@ class Controller:
         self._stopping = threading.Event()
         self._newest = self._found = 0
         self._ordered: dict[int, float] = {}
+        self._history = History()
+        self._untaught: list[int] = []
         self._last_read = 0.0
         self._published: dict[str, Any] = {}
         self._trouble = ""
@@ -73,6 +77,8 @@ class Controller:
         self.launcher.start()
         self._jobs = {job.id: job for job in self.store.live()}
         self._newest = self._found = max(self._jobs, default=0)
+        self._untaught = list(self._jobs)
+        self._remember()
         lines: list[str] = []
         tick = True
         next_tick = time.monotonic() + TICK
@@ -119,7 +125,7 @@ class Controller:
             changed |= self._look_around()
         if changed or (tick and self._waits(turn)):
             self._decide(turn)
-        if turn.moves or turn.intents:
+        if turn.moves or turn.intents or turn.promised:
             turn.commit(self.store)
         self._jobs = {key: job for key, job in turn.jobs.items() if job.state not in TERMINAL}
         if self._jobs:
@@ -150,6 +156,7 @@ class Controller:
                 # a fact, not a decision: it stays even if this turn cannot be recorded
                 turn.jobs[job.id] = self._jobs[job.id] = job
                 self._newest = max(self._newest, job.id)
+                self._untaught.append(job.id)
                 changed = True
         # an exit may ring before this lead has seen its claim
         for job_id in sorted(rung if not tick else {*rung, *turn.jobs}):
@@ -263,26 +270,62 @@ class Controller:
         if outcome.again:
             turn.move(
                 job, "requeued", state=JobState.QUEUED, placement=None, process=None,
-                started=None, reason=outcome.reason,
+                started=None, reason=outcome.reason, expected=None, latest=None,
             )  # fmt: skip
             return
-        turn.move(
+        ended = turn.move(
             job, "ended", state=outcome.state, ended=outcome.ended or turn.now,
             returncode=outcome.returncode, reason=outcome.reason,
             started=job.started or outcome.started,
         )  # fmt: skip
+        if ended.state is JobState.SUCCEEDED:
+            self._note(ended)
+
+    # -- what earlier runs teach -------------------------------------------------------------
+
+    def _remember(self) -> None:
+        self._history = History()
+        ended = self.store.jobs(states=[JobState.SUCCEEDED], limit=_REMEMBERED)
+        for job in reversed(ended):
+            self._note(job)
+
+    def _note(self, job: Job) -> None:
+        """Take in a job that succeeded."""
+        if _teaches(job) and job.started is not None and job.ended is not None:
+            kind = kind_of(job.owner, job.command, job.request)
+            self._history.add(kind, max(0.0, job.ended - job.started))
+
+    def _teach(self, turn: Turn) -> None:
+        """Give jobs that came without an estimate the one that their command has taught.
+
+        It stays with the job, so that whoever explains its waiting plans on the same.
+        """
+        for job_id in self._untaught:
+            job = turn.jobs.get(job_id)
+            if job is None or job.state is not JobState.QUEUED or not _teaches(job):
+                continue
+            if job.request.eta is None and job.learned is None:
+                found = self._history.estimate(kind_of(job.owner, job.command, job.request))
+                if found is not None and found.run_time is not None:
+                    turn.learn(job_id, found.run_time, sound=found.sound)
+        self._untaught = []
 
     # -- starts ------------------------------------------------------------------------------
 
     def _decide(self, turn: Turn) -> None:
+        self._teach(turn)
         waiting = [job for job in turn.jobs.values() if job.state is JobState.QUEUED]
         if not waiting:
             return
         wanted = {parent for job in waiting for parent in job.request.after}
         parents = self.store.states(wanted) if wanted else {}
         parents |= {key: turn.jobs[key].state for key in wanted if key in turn.jobs}
-        snapshot = snapshot_of(turn.jobs.values(), parents, self.machine, self.settings.current)
+        settings = self.settings.current
+        usage = usage_of(self.store, settings, self.machine, turn.now)
+        snapshot = snapshot_of(turn.jobs.values(), parents, self.machine, settings, usage)
         decision = plan(snapshot, turn.now)
+        for promise in decision.promises:
+            turn.promise(promise.job, promise.expected, promise.latest)
         for job_id, reason in with_children(decision.drops, waiting).items():
             turn.move(
                 turn.jobs[job_id], "ended", state=JobState.CANCELLED, ended=turn.now,
@@ -355,3 +398,10 @@ class Controller:
                     continue
         if self._on_commit is not None:
             self._on_commit()
+
+
+def _teaches(job: Job) -> bool:
+    """Whether the command says what ran: a cell's or a nameless function's does not."""
+    return job.kind is JobKind.SCRIPT or (
+        job.kind is JobKind.FUNCTION and "<lambda>" not in job.command
+    )

@@ -14,8 +14,8 @@ from typing import Any
 from gpuqueue.control.leading import lead_of
 from gpuqueue.errors import InvalidRequest
 from gpuqueue.gpus import detect
-from gpuqueue.model import ACTIVE, Gpu, Job, JobState, Reading
-from gpuqueue.plan import Card, Policy, Snapshot
+from gpuqueue.model import ACTIVE, WHOLE, Gpu, Job, JobState, Reading
+from gpuqueue.plan import Card, Estimate, Policy, Snapshot
 from gpuqueue.run.process import children_map, descendants
 from gpuqueue.settings import Settings
 from gpuqueue.store import Store, gpu_from, plain, reading_from
@@ -29,9 +29,11 @@ __all__ = [
     "policy_of",
     "seen_on",
     "snapshot_of",
+    "usage_of",
 ]
 
 FACT = "machine"
+_DAY = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,16 @@ def policy_of(settings: Settings, gpus: Sequence[Gpu]) -> Policy:
     slots = settings.slots or 2 * len(managed) or max(1, (os.cpu_count() or 1) // 2)
     by_index = {gpu.index: gpu.uuid for gpu in managed}
     shared = by_index.get(settings.shared_gpu) or (managed[-1].uuid if managed else None)
-    return Policy(slots, shared, settings.packing, settings.gpu_free_perc)
+    return Policy(
+        slots,
+        shared,
+        settings.packing,
+        settings.gpu_free_perc,
+        settings.reorder_slack,
+        settings.backfill,
+        frozenset(by_index[index] for index in settings.drained if index in by_index),
+        settings.fair_share,
+    )
 
 
 def managed_gpus(settings: Settings, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
@@ -150,13 +161,33 @@ def managed_gpus(settings: Settings, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu in gpus if not wanted or gpu.index in wanted)
 
 
+def usage_of(store: Store, settings: Settings, machine: Machine, now: float) -> Mapping[str, float]:
+    """GPU seconds of each owner in the last 24 hours; empty unless ``fair_share`` is on.
+
+    A job that was promised no compute counts by its part of the memory.
+    """
+    if not settings.fair_share:
+        return {}
+    totals = {gpu.uuid: gpu.memory or 0 for gpu in machine.gpus}
+    begin = now - _DAY
+    used: dict[str, float] = {}
+    for owner, gpu, compute, memory, since, until in store.usage(begin):
+        part = compute / WHOLE
+        if not compute and totals.get(gpu):
+            part = min(1.0, memory / totals[gpu])
+        seconds = (now if until is None else until) - max(since, begin)
+        used[owner] = used.get(owner, 0.0) + part * max(0.0, seconds)
+    return used
+
+
 def snapshot_of(
     jobs: Iterable[Job],
     parents: Mapping[int, JobState],
     machine: Machine,
     settings: Settings,
+    usage: Mapping[str, float] | None = None,
 ) -> Snapshot:
-    """All that a plan depends on."""
+    """All that a plan depends on; ``usage`` as of ``usage_of``, for ``fair_share``."""
     waiting, running = [], []
     for job in jobs:
         if job.state is JobState.QUEUED:
@@ -168,4 +199,12 @@ def snapshot_of(
         Card(gpu, *outside.get(gpu.uuid, (0, ()))) for gpu in managed_gpus(settings, machine.gpus)
     )
     policy = policy_of(settings, machine.gpus)
-    return Snapshot(cards, tuple(waiting), tuple(running), policy, parents)
+    latest = {job.id: job.latest for job in waiting if job.latest is not None}
+    estimates = {
+        job.id: Estimate(job.learned, learned=True, sound=job.sound)
+        for job in (*waiting, *running)
+        if job.learned is not None and job.request.eta is None
+    }
+    return Snapshot(
+        cards, tuple(waiting), tuple(running), policy, parents, estimates, latest, usage or {}
+    )

@@ -22,6 +22,8 @@ class Turn:
         Live jobs by id, as they will be once the turn is recorded.
     now
         The moment that the turn's events carry.
+    promised
+        The waiting jobs that the scheduler has told something: a latest start, a run time.
     actions
         What to do after it is recorded; none of it may be needed for the record to be true.
     """
@@ -31,6 +33,7 @@ class Turn:
     moves: list[tuple[Job, Job, str]] = field(default_factory=list)
     intents: list[tuple[Intent, str]] = field(default_factory=list)
     actions: list[Callable[[], object]] = field(default_factory=list)
+    promised: list[int] = field(default_factory=list)
     _entered: list[Job] = field(default_factory=list)
     _left: list[Job] = field(default_factory=list)
 
@@ -43,6 +46,16 @@ class Turn:
         self.jobs[job.id] = after
         self.moves.append((job, after, event))
         return after
+
+    def learn(self, job_id: int, run_time: float, *, sound: bool) -> None:
+        """Keep with a waiting job what earlier runs of its command teach."""
+        self.jobs[job_id] = replace(self.jobs[job_id], learned=run_time, sound=sound)
+        self.promised.append(job_id)
+
+    def promise(self, job_id: int, expected: float, latest: float) -> None:
+        """Promise a waiting job the latest moment at which it starts."""
+        self.jobs[job_id] = replace(self.jobs[job_id], expected=expected, latest=latest)
+        self.promised.append(job_id)
 
     def enter(self, job: Job) -> None:
         """A job takes its placement."""
@@ -57,6 +70,8 @@ class Turn:
         with store.transaction() as db:
             for before, after, event in self.moves:
                 store.move(db, before, after, event, self.now)
+            for job_id in dict.fromkeys(self.promised):
+                store.promise(db, self.jobs[job_id])
             for job in self._left:
                 store.vacate(db, job, self.now)
             for job in self._entered:

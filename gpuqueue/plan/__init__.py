@@ -4,6 +4,7 @@ No clock, no I/O, no randomness: the same snapshot and time always give the same
 """
 
 from gpuqueue.plan.decide import Plan, plan
+from gpuqueue.plan.learn import History, kind_of
 from gpuqueue.plan.need import need_of, never_fits
 from gpuqueue.plan.types import (
     Card,
@@ -11,6 +12,7 @@ from gpuqueue.plan.types import (
     Estimate,
     Need,
     Policy,
+    Promise,
     Snapshot,
     Start,
     Wait,
@@ -21,13 +23,16 @@ __all__ = [
     "Card",
     "Drop",
     "Estimate",
+    "History",
     "Need",
     "Plan",
     "Policy",
+    "Promise",
     "Snapshot",
     "Start",
     "Wait",
     "WaitReason",
+    "kind_of",
     "need_of",
     "never_fits",
     "plan",

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpuqueue.model import WHOLE, Job, JobState
-from gpuqueue.plan.board import NOTHING, Board, Space, end_if_started
-from gpuqueue.plan.claim import Claim
-from gpuqueue.plan.forecast import forecast
-from gpuqueue.plan.hints import Trial, hint_for
+from gpuqueue.plan.board import Board, Space
+from gpuqueue.plan.hints import HINTED, hint_for
+from gpuqueue.plan.lanes import Form
 from gpuqueue.plan.need import sizes_apart
-from gpuqueue.plan.passes import Shapes, in_order, run_pass, sift
-from gpuqueue.plan.types import Need, Snapshot, Wait, WaitReason
+from gpuqueue.plan.queue import fairly, in_order
+from gpuqueue.plan.timeline import UNKNOWN, Item, Timeline, expected_end, length_of
+from gpuqueue.plan.types import Need, Wait, WaitReason
 from gpuqueue.plan.wording import Names, gpu_list, listed, strangers
 from gpuqueue.units import format_bytes, format_share
 
-__all__ = ["DEPTH", "HINTED", "explain"]
+if TYPE_CHECKING:
+    from gpuqueue.plan.decide import Decision
 
-DEPTH = 200
-"""How many jobs from the front of the queue get an expected start and a reason of their own."""
-
-HINTED = 50
-"""How many jobs from the front of the queue get a hint: each costs a pass or two."""
+__all__ = ["explain"]
 
 
 class _Why(NamedTuple):
@@ -31,49 +28,138 @@ class _Why(NamedTuple):
     sentence: str
 
 
+class _Reservation(NamedTuple):
+    """What one waiting job holds back: these GPUs and slots, from ``start`` to ``end``."""
+
+    item: Item
+    start: float
+    end: float
+    marks: int
+
+
 class _Scene(NamedTuple):
     """What the sentences are about: the machine as it is once this moment's starts are made."""
 
-    snapshot: Snapshot
+    decision: Decision
     board: Board
-    shapes: Shapes
     names: Names
-    claims: list[Claim]
-    places: dict[int, int]
+    reserved: Sequence[_Reservation]
+    ranks: Mapping[int, int]
 
 
-def explain(snapshot: Snapshot, now: float) -> dict[int, Wait]:
+def explain(decision: Decision) -> dict[int, Wait]:
     """A ``Wait`` for every waiting job that is not dropped, by id, in queue order."""
-    drops, ready = sift(snapshot)
-    dropped = {drop.job for drop in drops}
+    snapshot, now = decision.snapshot, decision.now
+    dropped = {drop.job for drop in decision.drops}
     queue = [job for job in in_order(snapshot.waiting) if job.id not in dropped]
-    ready = in_order(ready)
-    board, shapes = Board(snapshot, now), Shapes.of(snapshot)
-    outcome = run_pass(board, ready, shapes, partial(end_if_started, snapshot, now))
-    started = {job.id: placement for job, placement in outcome.starts}
-    expected = forecast(snapshot, now, queue[:DEPTH])
+    if snapshot.policy.fair_share:
+        queue = fairly(queue, snapshot, len(decision.items))
+    laid = decision.laid
+    assert decision.order is not None
+    board = Board(snapshot, now)
+    started = {}
+    for job, form, marks in decision.starts:
+        placement = decision.lanes.placement(form, marks)
+        started[job.id] = placement
+        board.take(job, placement, now + length_of(snapshot, job))
+    reserved = [
+        _Reservation(item, start, start + item.length, marks)
+        for item, start, marks in zip(decision.order.items, laid.starts, laid.marks, strict=True)
+        if now < start < inf
+    ]
+    ranks = {item.job.id: rank for rank, item in enumerate(decision.order.items)}
     names = Names({job.id: job for job in (*snapshot.waiting, *snapshot.running)}, now)
-    places = {job.id: place for place, job in enumerate(queue)}
-    scene = _Scene(snapshot, board, shapes, names, outcome.claims, places)
+    scene = _Scene(decision, board, names, reserved, ranks)
+    expected = dict(decision.expected)
+    _foresee_children(decision, laid.timeline.copy(), expected)
+    later: dict[Form, float] = {}
+    behind = {job.id for job in decision.behind}
     waits: dict[int, Wait] = {}
     for position, job in enumerate(queue, 1):
         if job.id in started:
-            why = _starting(scene, started[job.id].gpus)
-            waits[job.id] = Wait(position, now, *why)
-        elif position > DEPTH:
+            waits[job.id] = Wait(position, now, *_starting(scene, started[job.id].gpus))
+        elif job.id in behind and not job.request.after:
             sentence = f"{position - 1} jobs are ahead of it"
-            waits[job.id] = Wait(position, None, WaitReason.RESERVATION, sentence)
+            at = _not_before(decision, job, later)
+            reason = WaitReason.RESERVATION
+            waits[job.id] = Wait(position, None, reason, sentence, later_than=at)
         else:
-            why = _why(scene, job)
-            hint = ""
-            if position <= HINTED and why.reason in _HINTED_REASONS:
-                ahead = [other for other in ready[:position] if other.order < job.order]
-                hint = hint_for(Trial(snapshot, now, shapes, ahead, job), board)
-            waits[job.id] = Wait(position, expected.get(job.id), *why, hint)
+            waits[job.id] = Wait(position, expected.get(job.id), *_why(scene, job))
+    _give_hints(scene, waits)
     return waits
 
 
+def _give_hints(scene: _Scene, waits: dict[int, Wait]) -> None:
+    decision = scene.decision
+    assert decision.order is not None
+    laid = decision.laid
+    timeline = decision.base.copy()
+    told = 0
+    for item, start, marks in zip(decision.order.items, laid.starts, laid.marks, strict=True):
+        wait = waits[item.job.id]
+        if wait.reason in _HINTED_REASONS:
+            told += 1
+            if told > HINTED:
+                break
+            hint = hint_for(decision, timeline, item, scene.board)
+            if hint:
+                waits[item.job.id] = Wait(
+                    wait.position, wait.expected, wait.reason, wait.sentence, hint
+                )
+        if start < inf:
+            timeline.book(item, start, marks)
+
+
 _HINTED_REASONS = {WaitReason.GPU, WaitReason.MEMORY, WaitReason.RESERVATION}
+_CHILDREN = 500
+
+
+def _foresee_children(decision: Decision, timeline: Timeline, expected: dict[int, float]) -> None:
+    """Expected starts of jobs that wait for others, behind all that is reserved."""
+    snapshot, now = decision.snapshot, decision.now
+    ends: dict[int, float] = {
+        job.id: expected_end(snapshot, job, now)[0] for job in snapshot.running
+    }
+    waiting = {job.id: job for job in snapshot.waiting}
+
+    def end(parent: int) -> float:
+        if snapshot.parents.get(parent) is JobState.SUCCEEDED:
+            return now
+        if parent in expected and parent in waiting:
+            return expected[parent] + length_of(snapshot, waiting[parent])
+        return ends.get(parent, inf)
+
+    left = decision.bound[:_CHILDREN]
+    # a parent may stand behind its child in the queue
+    for _ in range(len(left)):
+        later = []
+        for job in left:
+            ready = max(end(parent) for parent in job.request.after)
+            if ready >= now + UNKNOWN:
+                later.append(job)
+                continue
+            form = decision.forms[job.request]
+            if form.never is not None:
+                continue
+            decision.lanes.compile(form)
+            at = timeline.place(Item(job, form, length_of(snapshot, job), 0), ready)
+            if at < now + UNKNOWN:
+                expected[job.id] = at
+        if len(later) == len(left):
+            break
+        left = later
+
+
+def _not_before(decision: Decision, job: Job, later: dict[Form, float]) -> float | None:
+    """The earliest moment at which a job's GPUs are free behind all that is reserved."""
+    form = decision.forms[job.request]
+    if form.never is not None:
+        return None
+    if form not in later:
+        decision.lanes.compile(form)
+        item = Item(job, form, 0.0, 0)
+        later[form] = decision.laid.timeline.copy().place(item, decision.now)
+    return later[form] if later[form] < decision.now + UNKNOWN else None
 
 
 def _starting(scene: _Scene, gpus: Sequence[str]) -> _Why:
@@ -83,23 +169,23 @@ def _starting(scene: _Scene, gpus: Sequence[str]) -> _Why:
 
 
 def _why(scene: _Scene, job: Job) -> _Why:
-    parents = scene.snapshot.parents
+    parents = scene.decision.snapshot.parents
     unmet = [p for p in job.request.after if parents.get(p) is not JobState.SUCCEEDED]
-    shape = scene.shapes[job.request]
-    if shape.never is not None:
-        return _Why(WaitReason.NEVER, f"can never start here: {shape.never}")
+    form = scene.decision.forms[job.request]
+    if form.never is not None:
+        return _Why(WaitReason.NEVER, f"can never start here: {form.never}")
     if unmet:
         texts = listed([f"{parent} ({parents[parent]})" for parent in unmet])
         word = "job" if len(unmet) == 1 else "jobs"
         return _Why(WaitReason.AFTER, f"waits for {word} {texts} to succeed")
-    need, board = shape.need, scene.board
+    need, board = form.need, scene.board
     if board.exclusive is not None:
         holder = scene.names.residents(board, [board.exclusive])
         return _Why(WaitReason.EXCLUSIVE, f"waits for {holder}, which runs alone, to end")
     if need.exclusive and board.residents:
         others = scene.names.residents(board, sorted(board.residents))
         return _Why(WaitReason.EXCLUSIVE, f"starts when nothing else runs: waits for {others}")
-    fitting = [space for space in board.spaces if space.fits(need, claims=False)]
+    fitting = [space for space in board.spaces if space.fits(need)]
     if len(fitting) < need.gpus:
         return _lacking_gpus(scene, need, len(fitting))
     free = board.slots - board.used
@@ -109,24 +195,42 @@ def _why(scene: _Scene, job: Job) -> _Why:
             f"waits for slots: needs {need.slots}, {max(0, free)} of {board.slots} {verb} free"
         )
         return _Why(WaitReason.SLOTS, sentence)
-    return _reserved(scene, job, need, fitting)
+    return _reserved(scene, job, fitting)
 
 
-def _reserved(scene: _Scene, job: Job, need: Need, fitting: Sequence[Space]) -> _Why:
-    """It would fit, were it not for the claims of jobs ahead: name the first that matters."""
-    ahead = [c for c in scene.claims if scene.places[c.job] < scene.places[job.id]]
-    taken = {space.index for space in fitting if not space.fits(need)}
-    if len(fitting) - len(taken) >= need.gpus:
-        taken = set()
-    for claim in ahead:
-        if claim.alone or taken.intersection(claim.gpus):
-            sentence = scene.names.claim(claim, len(scene.board.spaces))
-            return _Why(WaitReason.RESERVATION, sentence)
-    for claim in ahead:
-        if claim.slots:
-            sentence = scene.names.claim(claim._replace(gpus=()), len(scene.board.spaces))
-            return _Why(WaitReason.RESERVATION, sentence)
+def _reserved(scene: _Scene, job: Job, fitting: Sequence[Space]) -> _Why:
+    """It would fit, were it not for reservations ahead: name the first that is in its way."""
+    decision = scene.decision
+    lanes, now = decision.lanes, decision.now
+    rank = scene.ranks.get(job.id, len(scene.ranks))
+    end = now + length_of(decision.snapshot, job)
+    where = 0
+    for space in fitting:
+        where |= lanes.by_uuid[space.gpu.uuid].guard
+    total = len(scene.board.spaces)
+    ahead = [r for r in scene.reserved if scene.ranks[r.item.job.id] < rank]
+    shaky = decision.base.shaky
+    for each in ahead:
+        soon = each.start < end or any(
+            each.marks & guess.guards and guess.end <= each.start for guess in shaky
+        )
+        if soon and (each.marks & where or each.item.form.need.exclusive):
+            indexes = [lane.card.gpu.index for lane in lanes.chosen(each.marks)]
+            what = _awaited(each.item.form.need, indexes, total)
+            return _Why(WaitReason.RESERVATION, scene.names.ahead(each.item.job.id, what))
+    for each in ahead:
+        if each.start < end or shaky:
+            what = _awaited(each.item.form.need, [], total)
+            return _Why(WaitReason.RESERVATION, scene.names.ahead(each.item.job.id, what))
     return _Why(WaitReason.RESERVATION, "waits for the jobs ahead of it")
+
+
+def _awaited(need: Need, indexes: Sequence[int], total: int) -> str:
+    if need.exclusive:
+        return "to run alone"
+    if indexes:
+        return f"for {gpu_list(indexes, total)}"
+    return f"for {need.slots} slot{'' if need.slots == 1 else 's'}"
 
 
 def _lacking_gpus(scene: _Scene, need: Need, fitting: int) -> _Why:
@@ -135,7 +239,7 @@ def _lacking_gpus(scene: _Scene, need: Need, fitting: int) -> _Why:
     if need.whole:
         return _lacking_whole(scene, need, spaces, fitting)
     able = [s for s in spaces if s.part(need) is not None]
-    open_ = [s for s in able if s.mixes(need, s.held, NOTHING)]
+    open_ = [s for s in able if s.mixes(need)]
     if len(open_) < need.gpus:
         blocked = [s for s in able if s not in open_]
         reason = _blocked_reason(blocked)
@@ -148,8 +252,8 @@ def _lacking_gpus(scene: _Scene, need: Need, fitting: int) -> _Why:
 
 
 def _lacking_whole(scene: _Scene, need: Need, spaces: Sequence[Space], fitting: int) -> _Why:
-    blocked = [s for s in spaces if s.part(need) is not None and not s.fits(need, claims=False)]
-    tight = [s for s in blocked if s.mixes(need, s.held, NOTHING)]
+    blocked = [s for s in spaces if s.part(need) is not None and not s.fits(need)]
+    tight = [s for s in blocked if s.mixes(need)]
     if len(tight) == len(blocked):
         return _lacking_memory(need, tight, 0)
     holding = scene.names.holding(scene.board, blocked)
@@ -160,6 +264,8 @@ def _lacking_whole(scene: _Scene, need: Need, spaces: Sequence[Space], fitting: 
 
 
 def _blocked_reason(blocked: Sequence[Space]) -> WaitReason:
+    if any(space.drained for space in blocked):
+        return WaitReason.DRAINED
     outside = blocked and all(space.held.empty for space in blocked)
     return WaitReason.OUTSIDE if outside else WaitReason.GPU
 

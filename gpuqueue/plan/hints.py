@@ -2,54 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from gpuqueue.model import WHOLE, Job, Preset, Request
-from gpuqueue.plan.board import Board, Space, end_if_started
-from gpuqueue.plan.passes import Shapes, run_pass
-from gpuqueue.plan.types import Snapshot
+from gpuqueue.model import WHOLE, Preset, Request
+from gpuqueue.plan.board import Board, Space
+from gpuqueue.plan.timeline import Item, Timeline
 from gpuqueue.units import format_bytes, format_share
 
-__all__ = ["Trial", "hint_for"]
+if TYPE_CHECKING:
+    from gpuqueue.plan.decide import Decision
 
+__all__ = ["HINTED", "hint_for"]
+
+HINTED = 50
+"""How many jobs from the front of the queue get a hint."""
 _GIB = 1024**3
 _MIB = 1024**2
 
 
-class Trial(NamedTuple):
-    """The present moment, up to and including one waiting job.
+class _Trial(NamedTuple):
+    """One waiting job, and the machine with what is reserved ahead of it."""
 
-    ``ahead`` are the jobs before it, in queue order, whose parents have succeeded.
-    """
-
-    snapshot: Snapshot
-    now: float
-    shapes: Shapes
-    ahead: Sequence[Job]
-    job: Job
+    decision: Decision
+    timeline: Timeline
+    item: Item
 
     def starts_on(self, space: Space, request: Request) -> bool:
         """Whether the job would start on this GPU now, had it asked for that."""
-        changed = replace(self.job, request=request)
-        board = Board(self.snapshot, self.now)
-        end = partial(end_if_started, self.snapshot, self.now)
-        queue = [*self.ahead, changed]
-        starts = run_pass(board, queue, self.shapes, end).starts
-        return any(job is changed and place.gpus == (space.gpu.uuid,) for job, place in starts)
+        from gpuqueue.plan.decide import Decision
+
+        decision, item = self.decision, self.item
+        form = decision.forms[request]
+        if form.never is not None:
+            return False
+        decision.lanes.compile(form)
+        changed = replace(item.job, request=request)
+        guard = decision.lanes.by_uuid[space.gpu.uuid].guard
+        marks = self.timeline.copy().take_now(Item(changed, form, item.length, item.order))
+        if marks != guard:
+            return False
+        # others may be moved ahead of it: only the whole decision tells
+        snapshot = decision.snapshot
+        waiting = tuple(changed if job.id == changed.id else job for job in snapshot.waiting)
+        again = Decision(replace(snapshot, waiting=waiting), decision.now)
+        return any(job is changed and at == guard for job, _, at in again.starts)
 
 
-def hint_for(trial: Trial, board: Board) -> str:
+def hint_for(decision: Decision, timeline: Timeline, item: Item, board: Board) -> str:
     """One change to the request with which the job would start now; empty if none is found.
 
-    ``board`` is the machine once this moment's starts are made.
+    ``timeline`` holds what is reserved ahead of it, ``board`` is the machine once this moment's
+    starts are made.
     """
-    request = trial.job.request
+    trial = _Trial(decision, timeline, item)
+    request = item.job.request
     if request.preset is not Preset.ONE or request.gpus not in {None, 1}:
         return ""
-    if not trial.snapshot.policy.packing:
+    if not decision.snapshot.policy.packing:
         return ""
     spaces = sorted(
         (s for s in board.spaces if not s.held.light),
@@ -72,14 +82,14 @@ def _readable(size: int) -> int:
     return size // _GIB * _GIB or size // _MIB * _MIB
 
 
-def _share_by_memory(space: Space, request: Request, trial: Trial) -> str:
+def _share_by_memory(space: Space, request: Request, trial: _Trial) -> str:
     size = _readable(space.memory_left or 0)
     if space.held.empty or not size or not trial.starts_on(space, replace(request, memory=size)):
         return ""
     return f"with --mem, up to {format_bytes(size)}, it could share GPU {space.index} now"
 
 
-def _less_memory(space: Space, request: Request, trial: Trial) -> str:
+def _less_memory(space: Space, request: Request, trial: _Trial) -> str:
     size = _readable(space.memory_left or 0)
     if not size or not request.memory or size >= request.memory:
         return ""
@@ -88,7 +98,7 @@ def _less_memory(space: Space, request: Request, trial: Trial) -> str:
     return f"with --mem {format_bytes(size)} or less it would fit on GPU {space.index} now"
 
 
-def _smaller_share(space: Space, request: Request, trial: Trial) -> str:
+def _smaller_share(space: Space, request: Request, trial: _Trial) -> str:
     compute = WHOLE - space.held.compute
     if request.memory is None and space.total:
         compute = min(compute, (space.memory_left or 0) * WHOLE // space.total)

@@ -8,7 +8,18 @@ from enum import StrEnum
 
 from gpuqueue.model import Gpu, Job, JobState, Placement
 
-__all__ = ["Card", "Drop", "Estimate", "Need", "Policy", "Snapshot", "Start", "Wait", "WaitReason"]
+__all__ = [
+    "Card",
+    "Drop",
+    "Estimate",
+    "Need",
+    "Policy",
+    "Promise",
+    "Snapshot",
+    "Start",
+    "Wait",
+    "WaitReason",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +37,25 @@ class Policy:
     gpu_free_perc
         A GPU that no job holds counts as free only if at least this per cent of its memory is
         free of programs outside the queue.
+    reorder_slack
+        Seconds that short work may put off a job past its start in queue order, or half its run
+        time where that is more; 0 keeps the queue's order.
+    drained
+        UUIDs of GPUs that take no new jobs; those that run there may end.
+    fair_share
+        Whether, within equal priority, whoever has had the least of the GPUs comes first.
+    backfill
+        Whether a job may start before one ahead of it where it delays nothing.
     """
 
     slots: int
     shared_gpu: str | None = None
     packing: bool = True
     gpu_free_perc: int = 75
+    reorder_slack: float = 3600.0
+    backfill: bool = True
+    drained: frozenset[str] = frozenset()
+    fair_share: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +73,16 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a job is believed to take: run time in seconds, device memory in bytes per GPU."""
+    """What a job is believed to take: run time in seconds, device memory in bytes per GPU.
+
+    ``learned`` says that it comes from earlier runs, ``sound`` that such estimates have held; a
+    job moves ahead of its turn only on a sound one.
+    """
 
     run_time: float | None = None
     memory: int | None = None
     learned: bool = False
+    sound: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +101,10 @@ class Snapshot:
         The state of every job that a waiting job comes after; missing means gone.
     estimates
         By job id; a job that is missing here has only what its request says.
+    latest
+        Promises given earlier: by job id, the latest start in seconds since the epoch.
+    usage
+        GPU seconds that each owner had in the last 24 hours; only looked at for ``fair_share``.
     """
 
     cards: tuple[Card, ...]
@@ -80,6 +113,8 @@ class Snapshot:
     policy: Policy
     parents: Mapping[int, JobState] = field(default_factory=dict)
     estimates: Mapping[int, Estimate] = field(default_factory=dict)
+    latest: Mapping[int, float] = field(default_factory=dict)
+    usage: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +157,18 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class Promise:
+    """A waiting job's start in queue order when it was first seen, and the latest it may become.
+
+    Both in seconds since the epoch. It is to be kept and given back in ``Snapshot.latest``.
+    """
+
+    job: int
+    expected: float
+    latest: float
+
+
+@dataclass(frozen=True, slots=True)
 class Drop:
     """Cancel this waiting job, for this reason: it can never start."""
 
@@ -140,6 +187,7 @@ class WaitReason(StrEnum):
     RESERVATION = "reservation"
     EXCLUSIVE = "exclusive"
     OUTSIDE = "outside use"
+    DRAINED = "drained"
     NEVER = "never fits"
 
 
@@ -157,6 +205,9 @@ class Wait:
         For machines and for people.
     hint
         What would let it start sooner; empty where there is nothing to say.
+    later_than
+        For a job too deep in the queue to have an expected start: when its GPUs are free behind
+        all that is reserved, at the earliest.
     """
 
     position: int
@@ -164,3 +215,4 @@ class Wait:
     reason: WaitReason
     sentence: str
     hint: str = ""
+    later_than: float | None = None

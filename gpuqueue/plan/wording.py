@@ -7,7 +7,6 @@ from math import inf
 
 from gpuqueue.model import Job
 from gpuqueue.plan.board import Board, Space
-from gpuqueue.plan.claim import Claim
 from gpuqueue.units import format_duration
 
 __all__ = ["Names", "gpu_list", "listed", "strangers"]
@@ -64,6 +63,10 @@ class Names:
         verb = ""
         for space in spaces[:_SHOWN]:
             taken = not space.held.empty
+            if space.drained:
+                clauses.append(f"GPU {space.index} takes no new jobs")
+                verb = ""
+                continue
             now_verb = "is held" if taken else "is used outside the queue"
             who = self.residents(board, sorted(space.parts)) if taken else strangers(space)
             clauses.append(
@@ -73,12 +76,6 @@ class Names:
         more = len(spaces) - _SHOWN
         return ", ".join(clauses) + (f" and {more} more" if more > 0 else "")
 
-    def claim(self, claim: Claim, gpus: int) -> str:
+    def ahead(self, job_id: int, what: str) -> str:
         """``job 7 ahead of it is waiting for both GPUs``."""
-        if claim.alone:
-            what = "to run alone"
-        elif claim.gpus:
-            what = f"for {gpu_list(claim.gpus, gpus)}"
-        else:
-            what = f"for {claim.slots} slot{'' if claim.slots == 1 else 's'}"
-        return f"{self.job(claim.job)} ahead of it is waiting {what}"
+        return f"{self.job(job_id)} ahead of it is waiting {what}"

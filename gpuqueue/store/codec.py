@@ -103,7 +103,8 @@ def reading_from(data: Mapping[str, Any]) -> Reading:
 
 COLUMNS = (
     "id, kind, state, request, tag, owner, command, cwd, origin, submitted, position, attempt, "
-    "placement, started, ended, returncode, reason, process, asked, key, retry_of"
+    "placement, started, ended, returncode, reason, process, asked, key, retry_of, expected, "
+    "latest, learned, sound"
 )
 
 
@@ -112,6 +113,7 @@ def job_from(row: tuple[Any, ...]) -> Job:
     (
         job_id, kind, state, request, tag, owner, command, cwd, origin, submitted, position,
         attempt, placement, started, ended, returncode, reason, process, asked, key, retry_of,
+        expected, latest, learned, sound,
     ) = row  # fmt: skip
     return Job(
         id=job_id,
@@ -135,6 +137,10 @@ def job_from(row: tuple[Any, ...]) -> Job:
         key=key,
         retry_of=retry_of,
         asked=asked,
+        expected=expected,
+        latest=latest,
+        learned=learned,
+        sound=bool(sound),
     )
 
 
@@ -164,4 +170,7 @@ def job_to_dict(job: Job) -> dict[str, Any]:
         "pid": job.process.pid if job.process else None,
         "key": job.key,
         "retry_of": job.retry_of,
+        "expected": job.expected,
+        "latest": job.latest,
+        "learned": job.learned,
     }

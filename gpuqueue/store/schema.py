@@ -89,7 +89,15 @@ CREATE TABLE facts (
 ) WITHOUT ROWID;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST,)
+_SECOND = """
+ALTER TABLE jobs ADD COLUMN expected REAL;
+ALTER TABLE jobs ADD COLUMN latest REAL;
+ALTER TABLE jobs ADD COLUMN learned REAL;
+ALTER TABLE jobs ADD COLUMN sound INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX jobs_succeeded ON jobs (id) WHERE state = 'succeeded';
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND)
 VERSION = len(MIGRATIONS)
 
 

@@ -357,6 +357,13 @@ class Store:
             data["returncode"] = after.returncode
         self.record(db, at, after.id, event, data)
 
+    def promise(self, db: sqlite3.Connection, job: Job) -> None:
+        """Keep what the scheduler told of a waiting job, within the caller's transaction."""
+        db.execute(
+            "UPDATE jobs SET expected = ?, latest = ?, learned = ?, sound = ? WHERE id = ?",
+            (job.expected, job.latest, job.learned, job.sound, job.id),
+        )
+
     def occupy(self, db: sqlite3.Connection, job: Job, placement: Placement, at: float) -> None:
         """Open the usage records of an attempt, within the caller's transaction."""
         db.executemany(
@@ -459,6 +466,17 @@ class Store:
             "SELECT id, state FROM jobs WHERE id IN (SELECT value FROM json_each(?))", (ids,)
         )
         return {job_id: JobState(state) for job_id, state in rows}
+
+    def usage(self, since: float) -> list[tuple[str, str, int, int, float, float | None]]:
+        """Who held what of which GPU after ``since``: owner, GPU, compute, memory, from, until.
+
+        ``until`` is None for those that still hold it.
+        """
+        return self._rows(
+            "SELECT jobs.owner, gpu, compute, memory, since, until FROM placements "
+            "JOIN jobs ON jobs.id = placements.job WHERE until IS NULL OR until > ?",
+            (since,),
+        )
 
     def counts(self) -> dict[str, int]:
         """How many jobs there are in each state."""

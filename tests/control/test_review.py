@@ -19,6 +19,7 @@ from gpuqueue.model import IntentKind, JobState
 from gpuqueue.run.process import alive, identify, send_signal
 from gpuqueue.run.runner import Runner
 from gpuqueue.store import Store
+from gpuqueue.store.schema import VERSION
 
 
 def running(job):
@@ -142,7 +143,7 @@ def test_a_lead_gives_way_to_a_newer_schema(home):
         db.execute("PRAGMA user_version = 99")
     until(lambda: lead_process_is_idle(home, lead), what="it leads no longer")
     with sqlite3.connect(home.database) as db:
-        db.execute("PRAGMA user_version = 1")
+        db.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def lead_process_is_idle(home, lead):

@@ -7,12 +7,13 @@ from copy import deepcopy
 from dataclasses import replace
 from random import Random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines import NOW, G, begun, card, job, machine, places, policy
 
-from gpuqueue.model import Job, JobState, Preset
+from gpuqueue.model import Job, JobState, Preset, Request
 from gpuqueue.plan import Snapshot, WaitReason, need_of, never_fits, plan
+from gpuqueue.simulate import TraceJob, replay
 
 SIZES = [None, 8 * G, 24 * G, 80 * G]
 
@@ -85,16 +86,48 @@ def contests(draw: st.DrawFn) -> Snapshot:
     return machine(count, [j for j in jobs if j.id not in ids], active, rules)
 
 
+def _in_turn(snapshot: Snapshot) -> Snapshot:
+    """The same where nothing goes ahead of its turn."""
+    return replace(snapshot, policy=replace(snapshot.policy, reorder_slack=0))
+
+
 def _told(snapshot: Snapshot) -> Snapshot:
     """The same with no job frozen and every run time known."""
 
     def told(each: Job) -> Job:
         state = each.state if each.state is JobState.QUEUED else JobState.RUNNING
-        request = replace(each.request, eta=each.request.eta or 100.0)
+        eta = each.request.eta or 100.0
+        if state is JobState.RUNNING:
+            eta = max(eta, 60.0)  # it has run for 20 s
+        request = replace(each.request, eta=eta)
         return replace(each, state=state, request=request)
 
     running, waiting = map(told, snapshot.running), map(told, snapshot.waiting)
     return replace(snapshot, running=tuple(running), waiting=tuple(waiting))
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> list[TraceJob]:
+    """Jobs that arrive over time, of all widths, some of them long."""
+    forms = [(1, 1000), (1, 1000), (2, 1000), (3, 1000), (1, 500), (1, 250), (1, 810)]
+    at, jobs = 0, []
+    for number in range(draw(st.integers(5, 40))):
+        at += draw(st.sampled_from([0, 60, 600, 3600]))
+        gpus, share = draw(st.sampled_from(forms))
+        run = draw(st.sampled_from([60, 600, 3600, 4 * 3600, 24 * 3600]))
+        request = Request(gpus=gpus, share=share, memory=0, slots=1)
+        jobs.append(TraceJob(number, at, run, request, gpus * share / 1000))
+    return jobs
+
+
+@given(workloads(), st.sampled_from([600.0, 3600.0]))
+@settings(deadline=None)
+def test_no_promise_is_ever_broken(jobs: list[TraceJob], slack: float) -> None:
+    gpus = [card(i).gpu for i in range(3)]
+    out = replay(jobs, gpus, policy(100, 2, reorder_slack=slack))
+    assert len(out.start) == len(jobs)
+    for id_, latest in out.latest.items():
+        assert out.start[id_] <= latest
 
 
 ACTIVE = [JobState.RUNNING, JobState.RUNNING, JobState.STARTING, JobState.FROZEN]
@@ -223,7 +256,7 @@ def test_the_plan_is_made_in_one_go(snapshot: Snapshot) -> None:
     assert plan(after, NOW).starts == ()
 
 
-@given(contests() | snapshots(parents=False).map(_told))
+@given((contests() | snapshots(parents=False).map(_told)).map(_in_turn))
 def test_jobs_behind_never_put_off_the_first_in_line(snapshot: Snapshot) -> None:
     """Whoever is first starts as soon as with nobody behind it, where run times are as told."""
     gpus = [each.gpu for each in snapshot.cards]
@@ -241,7 +274,7 @@ def test_everybody_starts_in_the_end(snapshot: Snapshot) -> None:
     assert set(_plays(snapshot)) == able
 
 
-@given(contests() | snapshots(parents=False).map(_told))
+@given((contests() | snapshots(parents=False).map(_told)).map(_in_turn))
 def test_the_forecast_is_what_then_happens(snapshot: Snapshot) -> None:
     happens = _plays(snapshot)
     for id_, wait in plan(snapshot, NOW).waits.items():
@@ -259,6 +292,78 @@ def test_a_hint_comes_true(snapshot: Snapshot) -> None:
             for j in snapshot.waiting
         )
         assert id_ in places(plan(replace(snapshot, waiting=waiting), NOW))
+
+
+@given(contests() | snapshots(parents=False).map(_told))
+def test_nothing_that_could_start_is_left_waiting(snapshot: Snapshot) -> None:
+    """Beside all that is reserved there is no room for one more."""
+    decision = plan(snapshot, NOW).decision
+    started = {job.id for job, _, _ in decision.starts}
+    assert decision.order is not None or not decision.items
+    for item in decision.items:
+        if item.job.id not in started and decision.order is not None:
+            assert decision.laid.timeline.copy().take_now(item) is None
+
+
+@given((contests() | snapshots(parents=False).map(_told)).map(_in_turn), st.data())
+def test_a_job_that_goes_away_delays_nobody_ahead_of_it(
+    snapshot: Snapshot, data: st.DataObject
+) -> None:
+    if not snapshot.waiting:
+        return
+    gone = data.draw(st.sampled_from(snapshot.waiting))
+    before = plan(snapshot, NOW).expected
+    rest = tuple(j for j in snapshot.waiting if j is not gone)
+    after = plan(replace(snapshot, waiting=rest), NOW).expected
+    for each in rest:
+        if each.order < gone.order:
+            assert after.get(each.id) == before.get(each.id)
+
+
+@given(contests() | snapshots(parents=False).map(_told))
+def test_first_come_first_served_where_all_else_is_off(snapshot: Snapshot) -> None:
+    rules = replace(snapshot.policy, reorder_slack=0, backfill=False)
+    snapshot = replace(snapshot, policy=rules)
+    gpus = [each.gpu for each in snapshot.cards]
+    able = [j for j in snapshot.waiting if never_fits(j.request, gpus, rules) is None]
+    queue = [j.id for j in sorted(able, key=lambda j: j.order)]
+    found = plan(snapshot, NOW)
+    begun_ids = [start.job for start in found.starts]
+    foreseen = [id_ for id_ in queue if id_ in found.expected]
+    # those that only a program outside keeps waiting hold nobody up
+    assert begun_ids == foreseen[: len(begun_ids)]
+    starts = [found.expected[id_] for id_ in foreseen]
+    assert starts == sorted(starts)
+
+
+@given(contests() | snapshots().map(_told))
+def test_what_a_job_is_said_to_wait_for_is_what_it_waits_for(snapshot: Snapshot) -> None:
+    found = plan(snapshot, NOW)
+    after = _carried_out(snapshot, NOW)
+    by_id = {j.id: j for j in after.waiting}
+    for id_, wait in found.waits.items():
+        if id_ not in by_id or wait.reason is WaitReason.NEVER:
+            continue
+        alone = replace(after, waiting=(by_id[id_],))
+        starts_alone = id_ in places(plan(alone, NOW))
+        if wait.reason is WaitReason.RESERVATION:
+            # nobody else in the queue: it starts
+            assert starts_alone, wait
+            continue
+        assert not starts_alone, wait
+        granted = alone
+        if wait.reason is WaitReason.AFTER:
+            granted = replace(
+                granted, parents=dict.fromkeys(by_id[id_].request.after, JobState.SUCCEEDED)
+            )
+        if wait.reason is WaitReason.OUTSIDE:
+            granted = replace(granted, cards=tuple(replace(c, outside=0) for c in granted.cards))
+        else:
+            # whoever it is said to wait for has ended
+            granted = replace(granted, running=())
+        if wait.reason is not WaitReason.OUTSIDE and any(c.outside for c in granted.cards):
+            continue
+        assert id_ in places(plan(replace(granted, running=()), NOW)), wait
 
 
 def _carried_out(snapshot: Snapshot, at: float) -> Snapshot:

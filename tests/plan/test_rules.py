@@ -243,7 +243,7 @@ def _start_of(
     now = NOW
     for _ in range(500):
         arrived = waiting[:8]
-        snapshot = machine(2, arrived, active, policy(8))
+        snapshot = machine(2, arrived, active, policy(8, reorder_slack=0))
         for start in plan(snapshot, now).starts:
             if start.job == target.id:
                 return now

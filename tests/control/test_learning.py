@@ -1,0 +1,39 @@
+"""What earlier runs of a command teach, and what is kept with a job."""
+
+import time
+
+from conftest import until
+
+import gpuqueue
+from gpuqueue.model import JobState
+
+
+def test_the_third_run_is_expected_to_take_what_the_first_two_did(home):
+    for _ in range(2):
+        assert gpuqueue.submit(["sleep", "1"]).wait(60) == 0
+    blockers = [gpuqueue.submit(["sleep", "600"], eta="10m") for _ in range(2)]
+    third = gpuqueue.submit(["sleep", "1"])
+    until(lambda: third.record.learned is not None, what="it is taught")
+    assert 1.0 <= third.record.learned < 3.0
+    told = gpuqueue.submit(["sleep", "1"], eta="5m")
+    until(lambda: told.record.latest is not None, what="it is promised")
+    assert told.record.learned is None
+    other = gpuqueue.submit(["sleep", "2"])
+    until(lambda: other.record.state is JobState.QUEUED)
+    assert other.record.learned is None
+    for job in (*blockers, third, told, other):
+        job.cancel()
+
+
+def test_a_promise_is_kept_with_the_job(home):
+    blockers = [gpuqueue.submit(["sleep", "600"], eta="10m") for _ in range(2)]
+    until(lambda: all(job.state is JobState.RUNNING for job in blockers))
+    waiting = gpuqueue.submit(["sleep", "1"], eta="1m")
+    until(lambda: waiting.record.latest is not None, what="it is promised")
+    record = waiting.record
+    assert abs(record.expected - (time.time() + 600)) < 60
+    assert record.latest == record.expected + 3600
+    wait = waiting._client.why(waiting.id)
+    assert abs(wait.expected - record.expected) < 5
+    for job in (*blockers, waiting):
+        job.cancel()
