@@ -53,7 +53,7 @@ class _Describe:
         if isinstance(value, type):
             if value.__module__ != "__main__":
                 return f"class {value.__module__}.{value.__qualname__}"
-            inside = {k: v for k, v in vars(value).items() if k not in ("__dict__", "__weakref__")}
+            inside = {k: v for k, v in vars(value).items() if k not in ("__dict__", "__weakref__", "__slotnames__")}
             inside = {k: v for k, v in inside.items() if not k.startswith(("__static", "_abc_", "__firstlineno"))}
             return ["class", value.__qualname__, {k: self(v) for k, v in sorted(inside.items())}]
         if isinstance(value, types.FunctionType):

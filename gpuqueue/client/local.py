@@ -266,10 +266,11 @@ class LocalClient:
         self.store.close()
 
 
-def _write(path: Path, content: bytes, *, flush: bool) -> None:
+def _write(path: Path, content: bytes | Sequence[Any], *, flush: bool) -> None:
     handle = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
     with os.fdopen(handle, "wb") as file:
-        file.write(content)
+        for piece in (content,) if isinstance(content, bytes) else content:
+            file.write(piece)
         if flush:
             file.flush()
             os.fsync(handle)

@@ -27,7 +27,9 @@ _PRIVATE = ("JPY_PARENT_PID", "GPUQUEUE_JOB_ID", "GPUQUEUE_ATTEMPT_DIR", "GPUQUE
 class Payload:
     """A job's work, ready to be written into its directory.
 
-    ``command`` is how it is shown; ``files`` are written beside the spec, name to content.
+    ``command`` is how it is shown; ``files`` are written beside the spec, name to content, which may
+    be in pieces. ``objects`` is what a cell's inputs are made of, by the numbers that its results
+    use.
     """
 
     kind: JobKind
@@ -38,7 +40,8 @@ class Payload:
     cwd: str
     env: Mapping[str, str]
     extra: Mapping[str, Any] = field(default_factory=dict)
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    files: Mapping[str, bytes | Sequence[Any]] = field(default_factory=dict)
+    objects: Mapping[int, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def spec(self) -> dict[str, Any]:
         """The content of ``spec.json``."""
@@ -174,10 +177,11 @@ def python_payload(
     *,
     command: str,
     tag: str,
-    files: Mapping[str, bytes],
+    files: Mapping[str, bytes | Sequence[Any]],
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
     extra: Mapping[str, Any] | None = None,
+    objects: Mapping[int, Any] | None = None,
 ) -> Payload:
     """A payload that ``gpuqueue.run.<kind>`` runs in this interpreter, with this import path."""
     folder, values = _surroundings(cwd, env)
@@ -196,6 +200,7 @@ def python_payload(
         values,
         {"sys_path": path, **(extra or {})},
         files,
+        objects or {},
     )
 
 
