@@ -54,7 +54,7 @@ class _Describe:
             if value.__module__ != "__main__":
                 return f"class {value.__module__}.{value.__qualname__}"
             inside = {k: v for k, v in vars(value).items() if k not in ("__dict__", "__weakref__", "__slotnames__")}
-            inside = {k: v for k, v in inside.items() if not k.startswith(("__static", "_abc_", "__firstlineno"))}
+            inside = {k: v for k, v in inside.items() if not k.startswith(("__static", "_abc_", "__firstlineno")) and type(v).__name__ not in ("member_descriptor", "getset_descriptor")}
             return ["class", value.__qualname__, {k: self(v) for k, v in sorted(inside.items())}]
         if isinstance(value, types.FunctionType):
             if value.__module__ != "__main__":
@@ -91,6 +91,9 @@ class _Describe:
         else:
             body = None
         state = getattr(value, "__dict__", None)
+        slots = [s for k in kind.__mro__ for s in k.__dict__.get("__slots__", ()) if s != "__dict__"]
+        if slots and isinstance(state, dict):
+            state = {**{s: getattr(value, s, None) for s in slots}, **state}
         if isinstance(state, dict) and kind.__module__.partition(".")[0] not in ("matplotlib", "tqdm", "ipywidgets"):
             return [name, body, {k: self(v, f'.{k}') for k, v in list(state.items())}]
         if body is None:
@@ -117,8 +120,7 @@ class _Describe:
             base = value
             while isinstance(getattr(base, "base", None), numpy.ndarray):
                 base = base.base
-            if base is not value and id(base) in self.seen:
-                shared = self.seen[id(base)]
+                shared = shared or self.seen.get(id(base))
         else:
             data = value.tobytes()
         return [name, str(value.dtype), list(value.shape), self._digest(data), shared, getattr(value, "flags", None) is not None and bool(value.flags.writeable)]
@@ -182,7 +184,7 @@ def _probe(report):
     hidden = get_ipython().user_ns_hidden
     describe = _Describe()
     state = {}
-    for name in sorted(main):
+    for name in sorted(main, key=lambda name: (name == "Out" or name[0] == "_", name)):
         if re.fullmatch(r"_i+|_i\d+|_[id]h|In|_sh|__\w+__|_exit_code", name):
             continue
         if name in hidden and hidden[name] is main[name] and name != "Out":

@@ -153,7 +153,8 @@ def _chosen(
 ) -> dict[str, Any]:
     if ins is None:
         hidden = hidden - {name for name in names.needs if _HISTORY.fullmatch(name)}
-        found = sorted((names.needs | names.wants) - hidden)
+        mine = {name for name in namespace if not name.startswith("_")} if names.all else set()
+        found = sorted((names.needs | names.wants | mine) - hidden)
         return {name: namespace[name] for name in found if name in namespace}
     missing = [name for name in ins if name not in namespace]
     if missing:

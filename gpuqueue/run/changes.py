@@ -26,7 +26,7 @@ __all__ = ["Inputs", "become", "same_bytes"]
 
 _SAME = (
     bool, int, float, complex, str, bytes, type(None), type(...), types.ModuleType, range,
-    types.BuiltinFunctionType, tuple, frozenset, types.CodeType,
+    types.BuiltinFunctionType, tuple, frozenset, types.CodeType, types.CellType,
 )  # fmt: skip
 """Kinds that never change."""
 _NO_ORIGIN = (bool, int, float, complex, str, bytes, type(None), types.ModuleType, types.CodeType)
@@ -84,7 +84,7 @@ class Inputs:
         self._classes: dict[int, tuple[type, dict[str, Any]]] = {}
         for number in sorted(objects, reverse=True):
             value = objects.pop(number)
-            if isinstance(value, _NO_ORIGIN):
+            if isinstance(value, _NO_ORIGIN) or value is namespace:
                 continue
             if isinstance(value, type):
                 if value.__module__ == "__main__":
@@ -145,13 +145,13 @@ class Inputs:
         self, value: Any, old: Any, ids: Mapping[int, int], other: dict[str, Any]
     ) -> bool:
         try:
-            here = _shallow(value, Sender(self._namespace, None, self.numbers, self.number_of))
-        except Exception:  # noqa: BLE001 - whatever the value's own code raises
-            return True  # it could be sent when it came
-        try:
             there = _shallow(old, Sender(other, None, ids))
+        except Exception:  # noqa: BLE001 - whatever the value's own code raises
+            return False  # it is not sent as such
+        try:
+            here = _shallow(value, Sender(self._namespace, None, self.numbers, self.number_of))
         except Exception:  # noqa: BLE001
-            return False
+            return True
         return here[0] != there[0] or not same_bytes(here[1], there[1])
 
     def _class_changes(self) -> dict[int, dict[str, Any]]:
@@ -223,14 +223,8 @@ def _become(old: Any, new: Any) -> bool:
     if torch is not None and isinstance(old, torch.Generator):
         old.set_state(new.get_state())
         return True
-    if isinstance(old, types.CellType):
-        old.cell_contents = new.cell_contents
-        return True
     if isinstance(old, types.FunctionType):
-        old.__defaults__, old.__kwdefaults__ = new.__defaults__, new.__kwdefaults__
-        vars(old).clear()
-        vars(old).update(vars(new))
-        return True
+        return True  # loading the new one has filled the old one
     changed = _become_container(old, new)
     plain = type(old).__reduce_ex__ is object.__reduce_ex__ and (
         type(old).__reduce__ is object.__reduce__
@@ -266,12 +260,9 @@ def _become_tensor(torch: Any, old: Any, new: Any) -> bool:
                 old.detach().copy_(new)
         else:
             old.data = new.detach()
-    if old.is_leaf:
-        if old.requires_grad != new.requires_grad:
-            old.requires_grad_(new.requires_grad)
-        old.grad = new.grad if new.is_leaf else None
-    vars(old).clear()
-    vars(old).update(vars(new))
+    # loading the new one has given its gradient to the old one
+    if old.is_leaf and old.requires_grad != new.requires_grad:
+        old.requires_grad_(new.requires_grad)
     return True
 
 

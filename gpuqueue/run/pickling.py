@@ -16,6 +16,7 @@ arguments are part of the format of the files (``values.py``).
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import pickle
 import sys
@@ -94,11 +95,21 @@ def fill_class(made: type, state: Any) -> type:
 
 
 def fill_function(made: types.FunctionType, state: Any) -> None:
-    """Fill a function; what the namespace it joins has already, stays as it is."""
+    """Fill a function; what the namespace it joins has already, stays as it is.
+
+    A function that is known here, and was changed by the cell, is what ``made`` is then.
+    """
     there = made.__globals__
     builtins = there.get("__builtins__")
-    carried = state[1]["__globals__"]
-    state[1]["__globals__"] = {n: value for n, value in carried.items() if n not in there}
+    plain, slots = state
+    carried = slots["__globals__"]
+    slots["__globals__"] = {n: value for n, value in carried.items() if n not in there}
+    for cell, content in zip(made.__closure__ or (), slots["__closure__"] or (), strict=False):
+        if content:
+            cell.cell_contents = content[0]
+    slots["__closure__"] = None
+    for name in [name for name in vars(made) if name not in plain]:
+        delattr(made, name)
     inner._function_setstate(made, state)  # noqa: SLF001
     if builtins is not None:
         there["__builtins__"] = builtins
@@ -108,6 +119,30 @@ def fill_function(made: types.FunctionType, state: Any) -> None:
 def make_weakref(value: Any) -> Any:
     """A weak reference; a dead one to nothing."""
     return weakref.ref(value if value is not None else types.SimpleNamespace())
+
+
+def make_cell() -> types.CellType:
+    """A cell of a closure; the functions that share it fill it."""
+    return types.CellType()
+
+
+def make_cached(function: Any, most: int | None, typed: bool) -> Any:  # noqa: FBT001
+    """A function with ``functools.lru_cache``, its cache empty."""
+    if (most, typed) == (128, False):
+        return functools.lru_cache(function)
+    return functools.lru_cache(most, typed)(function)
+
+
+def make_array(data: Any, dtype: Any, shape: Any, order: Any) -> Any:
+    """An array over bytes that have come; a small one owns its memory, as one expects."""
+    import numpy as np
+
+    made = np.frombuffer(data, dtype).reshape(shape, order=order)
+    if made.nbytes >= _WORTH:
+        return made
+    own = made.copy(order)
+    own.flags.writeable = made.flags.writeable
+    return own
 
 
 def make_view(base: Any, offset: int, dtype: Any, shape: Any, strides: Any, write: bool) -> Any:  # noqa: FBT001
@@ -222,7 +257,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         """Reduce what is to travel otherwise than cloudpickle would have it."""
         kind = type(obj)
         if kind in _REDUCERS:
-            return _REDUCERS[kind](self, obj)
+            return _REDUCERS[kind](obj)
         library = kind.__module__
         if library.startswith(("numpy", "torch")) and (found := self._of_library(kind, obj)):
             return found
@@ -233,13 +268,17 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if fill is inner._class_setstate:  # noqa: SLF001
             return make_class, (make, *args), state, None, None, fill_class
         if fill is inner._function_setstate:  # noqa: SLF001
+            slots = state[1]
             if obj.__globals__ is self._main:
-                carried = state[1]["__globals__"]
-                state[1]["__globals__"] = {
+                slots["__globals__"] = {
                     name: value
-                    for name, value in carried.items()
+                    for name, value in slots["__globals__"].items()
                     if self._leave is not None and name not in self._leave
                 }
+            if obj.__closure__ is not None:
+                # the cells themselves, so that functions that share one still do
+                args = (*args[:-1], obj.__closure__)
+                slots["__closure__"] = [_content(cell) for cell in obj.__closure__]
             return make, args, state, None, None, fill_function
         return reduced
 
@@ -259,10 +298,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return base_size <= max(_WORTH, _TIMES * size) or id(base) in self.owners
 
     def _array(self, value: Any) -> Any:
-        base = value.base
+        base, flags = value.base, value.flags
+        if value.dtype.hasobject:
+            return None
+        if type(base) is not type(value) and flags.forc and value.size:
+            order = "C" if flags.c_contiguous else "F"
+            return make_array, (pickle.PickleBuffer(value), value.dtype, value.shape, order)
         if (
             type(base) is not type(value)
-            or value.dtype.hasobject
             or not base.flags.c_contiguous
             or not self._worth(base, value.nbytes, base.nbytes)
             or not base.size
@@ -303,11 +346,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             type(value), storage, value.dtype, plain.storage_offset(), tuple(plain.shape),
             plain.stride(), value.requires_grad, device, graph,
         )  # fmt: skip
-        state: dict[str, Any] = {"vars": extras}
-        if value.is_leaf and value.grad is not None:
-            state["grad"] = value.grad
-        if len(state) == 1 and not extras:
+        if not value.requires_grad and not extras:
             return make_tensor, args
+        state: dict[str, Any] = {"vars": extras}
+        if value.is_leaf:
+            state["grad"] = value.grad
         return make_tensor, args, state, None, None, fill_tensor
 
     @staticmethod
@@ -317,11 +360,26 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         data = torch.empty(0, dtype=torch.uint8).set_(value, 0, (value.nbytes(),), (1,))
         return make_storage, (pickle.PickleBuffer(data.numpy()),)
 
-    def _weakref(self, value: Any) -> Any:
-        return make_weakref, (value(),)
+
+def _content(cell: types.CellType) -> tuple[Any, ...]:
+    try:
+        return (cell.cell_contents,)
+    except ValueError:
+        return ()
 
 
-_REDUCERS: dict[type, Callable[[_Pickler, Any], Any]] = {weakref.ReferenceType: _Pickler._weakref}  # noqa: SLF001
+def _reduce_cached(value: Any) -> Any:
+    if value.__module__ != "__main__":
+        return value.__reduce__()
+    words = value.cache_parameters()
+    return make_cached, (value.__wrapped__, words["maxsize"], words["typed"])
+
+
+_REDUCERS: dict[type, Callable[[Any], Any]] = {
+    weakref.ReferenceType: lambda value: (make_weakref, (value(),)),
+    types.CellType: lambda _: (make_cell, ()),
+    functools._lru_cache_wrapper: _reduce_cached,
+}
 
 
 class _Referring(_Pickler):
