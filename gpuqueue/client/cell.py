@@ -107,13 +107,11 @@ def _magics(shell: Any, source: str) -> dict[str, dict[str, Any]]:
     """Magics that the notebook has defined itself and the cell may use."""
     if shell is None:
         return {}
+    from gpuqueue.run.cellwork import own_magics
+
     return {
-        kind: {
-            name: function
-            for name, function in magics.items()
-            if getattr(function, "__module__", "") == "__main__" and name in source
-        }
-        for kind, magics in shell.magics_manager.magics.items()
+        kind: {name: one for name, one in magics.items() if name in source}
+        for kind, magics in own_magics(shell).items()
     }
 
 

@@ -103,9 +103,13 @@ class _Follow:
             if not came:
                 self.clear()
             came = True
-            if self.last_error is not None:
+            # what comes on stderr after it may still be about it
+            about_it = output.get("name") == "stderr"
+            if self.last_error is not None and not about_it:
                 self.place.show(self.last_error)
                 self.last_error = None
+            if about_it and (self.last_error or {}).get("ename") == "SystemExit":
+                continue  # IPython says it again when it is raised here
             if output["output_type"] == "error":
                 self.last_error = output
             else:
@@ -207,6 +211,8 @@ class _Foreground(_Follow):
 
     def _error(self, job: Record, values: Mapping[str, Any]) -> BaseException | None:
         if job.state is JobState.SUCCEEDED:
+            if self.last_error is not None:
+                self.place.show(self.last_error)
             return None
         if self._interrupts:
             return self._interrupted(job)
@@ -365,6 +371,9 @@ def bring_back(
         if not name.startswith("<") and (names is None or name in names):
             space[name] = value
     _change(values, origins, space)
+    for kind, magics in (values.get("<magics>") or {}).items() if names is None else ():
+        for name, function in magics.items():
+            shell.register_magic_function(function, kind, name)
     for name in told.get("deleted", ()) if names is None else ():
         space.pop(name, None)
     for name, why in problems.items():

@@ -106,8 +106,9 @@ def _put_decimal(state: Any) -> None:
     _module("decimal").setcontext(state)
 
 
-_unknown_filters: list[Any] = []
-"""Warning filters for categories of libraries that this process has not imported."""
+_unknown_filters: list[tuple[Any, Any]] = []
+"""Warning filters for categories of libraries that this process has not imported, last first, each
+with the one that follows it."""
 
 
 def _take_warnings() -> list[Any]:
@@ -118,10 +119,13 @@ def _take_warnings() -> list[Any]:
 
     import warnings
 
-    return [
+    found = [
         [action, words(message), [kind.__module__, kind.__qualname__], words(module), line]
         for action, message, kind, module, line in warnings.filters
-    ] + _unknown_filters
+    ]
+    for entry, follower in _unknown_filters:
+        found.insert(found.index(follower) if follower in found else len(found), entry)
+    return found
 
 
 def _put_warnings(state: list[Any]) -> None:
@@ -132,13 +136,15 @@ def _put_warnings(state: list[Any]) -> None:
 
     _unknown_filters.clear()
     made: list[Any] = []
-    for entry in state:
+    follower = None
+    for entry in reversed(state):
         action, message, (home, name), module, line = entry
         kind = getattr(sys.modules.get(home), name, None)
         if isinstance(kind, type):
-            made.append((action, pattern(message), kind, pattern(module), line))
+            made.insert(0, (action, pattern(message), kind, pattern(module), line))
         else:
-            _unknown_filters.append(entry)
+            _unknown_filters.append((entry, follower))
+        follower = entry
     if list(warnings.filters) != made:
         warnings.filters[:] = made  # type: ignore[index]
         warnings._filters_mutated()  # type: ignore[attr-defined]  # noqa: SLF001
@@ -530,11 +536,14 @@ def take(names: Iterable[str] | None = None) -> dict[str, bytes]:
     return found
 
 
-def put(states: Mapping[str, bytes], *, imported: Iterable[str] = ()) -> list[str]:
+def put(
+    states: Mapping[str, bytes], *, imported: Iterable[str] = (), wait: bool = True
+) -> list[str]:
     """Make the surroundings what they were where they were taken; returns what could not be.
 
-    What belongs to a library that is not here yet waits until somebody imports it. Importing one of
-    ``imported``, which have been imported where the states are from, changes no warning filters.
+    What belongs to a library that is not here yet waits, if asked to, until somebody imports it.
+    Importing one of ``imported``, which have been imported where the states are from, changes no
+    warning filters.
     """
     failed = []
     later: dict[str, list[tuple[Surrounding, bytes]]] = {}
@@ -550,7 +559,8 @@ def put(states: Mapping[str, bytes], *, imported: Iterable[str] = ()) -> list[st
                 failed.append(one.name)
         else:
             later.setdefault(module, []).append((one, data))
-    _Waiting.begin(later, imported)
+    if wait:
+        _Waiting.begin(later, imported)
     return failed
 
 
@@ -569,9 +579,13 @@ class _Waiting(importlib.abc.MetaPathFinder):
     def begin(
         cls, later: dict[str, list[tuple[Surrounding, bytes]]], imported: Iterable[str]
     ) -> None:
-        """Wait for these, and no longer for those of before that have come anew."""
+        """Wait for these, and for those of before that have not come anew."""
         old = cls.current
         if old is not None:
+            names = {one.name for entries in later.values() for one, _ in entries}
+            for module, entries in old._later.items():
+                left = [entry for entry in entries if entry[0].name not in names]
+                later.setdefault(module, []).extend(left)
             sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not old]
             cls.current = None
         quiet = [name for name in imported if name not in sys.modules]

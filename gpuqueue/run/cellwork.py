@@ -14,7 +14,9 @@ from typing import Any
 
 from gpuqueue.run.files import RESULT, read_json, write_json
 
-__all__ = ["IPYTHON_NAMES", "VALUES", "finish", "hidden_names", "prepare", "setup"]
+__all__ = [
+    "IPYTHON_NAMES", "VALUES", "finish", "hidden_names", "own_magics", "prepare", "setup",
+]  # fmt: skip
 
 VALUES = "values.json"
 """In the attempt: what came back and what did not, written by ``finish``."""
@@ -48,6 +50,7 @@ class _Work:
     inputs: Any
     states: Mapping[str, bytes]
     environ: Mapping[str, str]
+    magics: Mapping[str, Mapping[str, Any]]
     folder: str
     result: Any = None
 
@@ -105,6 +108,7 @@ def prepare() -> None:
     for kind, magics in loaded.values.get("<magics>", {}).items():
         for name, function in magics.items():
             shell.register_magic_function(function, kind, name)
+    work.magics = own_magics(shell)
     for name in spec["deletes"]:
         shell.user_ns.setdefault(name, None)
     shell.execution_count = spec.get("execution_count", 1)
@@ -122,7 +126,19 @@ def prepare() -> None:
     work.states = ambient.take()
     work.environ, work.folder = dict(os.environ), os.getcwd()
     # taking them may have used some
-    ambient.put({name: data for name, data in states.items() if "random" in name})
+    ambient.put({n: data for n, data in states.items() if "random" in n}, wait=False)
+
+
+def own_magics(shell: Any) -> dict[str, dict[str, Any]]:
+    """Magics that the notebook has defined itself, by kind and name."""
+    return {
+        kind: {
+            name: function
+            for name, function in magics.items()
+            if getattr(function, "__module__", "") == "__main__"
+        }
+        for kind, magics in shell.magics_manager.magics.items()
+    }
 
 
 def _history(shell: Any, values: Mapping[str, Any]) -> None:
@@ -156,6 +172,12 @@ def finish() -> None:
             names_of[f"{CHANGE}{number}>"] = _called(value)
         if classes:
             extras["<classes>"] = classes
+    new = {
+        kind: {n: one for n, one in magics.items() if work.magics[kind].get(n) is not one}
+        for kind, magics in own_magics(shell).items()
+    }
+    if any(new.values()):
+        extras["<magics>"] = new
     result = work.result
     if result is not None:
         error = result.error_before_exec or result.error_in_exec

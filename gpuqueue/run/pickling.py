@@ -145,6 +145,17 @@ def make_array(data: Any, dtype: Any, shape: Any, order: Any) -> Any:
     return own
 
 
+def make_exception(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    """An exception, without asking its constructor, which may want other arguments."""
+    return kind.__new__(kind, *args)
+
+
+def fill_exception(made: BaseException, state: Any) -> None:
+    """What an exception has beside its arguments."""
+    made.__cause__, made.__context__, made.__suppress_context__ = state[:3]
+    vars(made).update(state[3])
+
+
 def make_view(base: Any, offset: int, dtype: Any, shape: Any, strides: Any, write: bool) -> Any:  # noqa: FBT001
     """An array over the memory of another one."""
     import numpy as np
@@ -258,6 +269,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         kind = type(obj)
         if kind in _REDUCERS:
             return _REDUCERS[kind](obj)
+        if isinstance(obj, BaseException) and kind.__reduce__ is BaseException.__reduce__:
+            if kind.__init__ not in (BaseException.__init__, Exception.__init__):
+                state = (obj.__cause__, obj.__context__, obj.__suppress_context__, dict(vars(obj)))
+                return make_exception, (kind, obj.args), state, None, None, fill_exception
         library = kind.__module__
         if library.startswith(("numpy", "torch")) and (found := self._of_library(kind, obj)):
             return found
