@@ -45,7 +45,7 @@ _BLURS = [
     (re.compile(r"\x1b\[[\d;]*m"), ""),
     (re.compile(r"0x[0-9a-fA-F]{6,}"), "0x"),
     (re.compile(r"/tmp/transparency-\w+/(plain|again|magic)"), "/tmp/here"),
-    (re.compile(r"ipykernel_\d+/\d+\.py"), "ipykernel.py"),
+    (re.compile(r"ipykernel_\d+/\d+\.py(:\d+)?"), "ipykernel.py"),
     (re.compile(r"\((\d+\.py|Cell In\[\d+\]), line \d+\)"), "(LINE)"),
     (re.compile(r"(Wall time|CPU times|Compiler|user|sys|total): .*"), r"\1"),
     (re.compile(r"[\d.]+ ?([mnuµ]?s|min|h)\b( ± [^\n]*)?"), "TIME"),

@@ -614,15 +614,12 @@ class _Waiting(importlib.abc.MetaPathFinder):
         run = loader.exec_module
 
         def exec_module(module: Any) -> None:
-            import warnings
-
-            filters = list(warnings.filters)
+            filters = _take_warnings()
             with contextlib.suppress(AttributeError):
                 del loader.exec_module
             run(module)
-            if spec.name in self._quiet and list(warnings.filters) != filters:
-                warnings.filters[:] = filters  # type: ignore[index]
-                warnings._filters_mutated()  # type: ignore[attr-defined]  # noqa: SLF001
+            if spec.name in self._quiet:
+                _put_warnings(filters)
             for one, data in self._later.pop(spec.name, ()):
                 with contextlib.suppress(Exception):  # a library of another version
                     one.put(pickle.loads(data))

@@ -268,6 +268,7 @@ def _made(namespace: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[tup
         yield from ((name, namespace[name]) for name in spec["outs"] if name in namespace)
         return
     hidden = hidden_names(namespace, _Work.shell.user_ns_hidden)
+    hidden -= {name for name in spec["binds"] if name in ("_", "__", "___")}
     before = _Work.before
     for name, value in list(namespace.items()):
         was = before.get(name)

@@ -16,6 +16,7 @@ arguments are part of the format of the files (``values.py``).
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import functools
 import io
 import pickle
@@ -274,7 +275,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 state = (obj.__cause__, obj.__context__, obj.__suppress_context__, dict(vars(obj)))
                 return make_exception, (kind, obj.args), state, None, None, fill_exception
         library = kind.__module__
-        if library.startswith(("numpy", "torch")) and (found := self._of_library(kind, obj)):
+        of_library = library.startswith(("numpy", "torch")) or "torch.optim" in sys.modules
+        if of_library and (found := self._of_library(kind, obj)):
             return found
         reduced = super().reducer_override(obj)
         if not isinstance(reduced, tuple) or len(reduced) != 6:
@@ -305,6 +307,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return None  # it is being imported
         if kind is torch.Tensor or kind is torch.nn.Parameter:
             return self._tensor(torch, obj)
+        if isinstance(obj, torch.optim.Optimizer) and kind.__reduce__ is object.__reduce__:
+            # its own way leaves out hooks, and that a scheduler watches it
+            return copyreg.__newobj__, (kind,), dict(vars(obj))  # type: ignore[attr-defined]
         if kind is torch.UntypedStorage and obj.device.type == "cpu":
             return self._storage(torch, obj)
         return None

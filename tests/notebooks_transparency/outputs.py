@@ -35,7 +35,7 @@ x;
 # %%
 class Rich:
     def _repr_html_(self): return "<i>r</i>"
-    def _repr_mimebundle_(self, **k): return {"text/plain": "r", "application/x-mine": {"k": 1}}
+    def _repr_mimebundle_(self, **k): return {"text/plain": "r", "application/x-mine+json": {"k": 1}}
     def __repr__(self): return "Rich()"
 Rich()
 # %%
