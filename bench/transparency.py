@@ -3,15 +3,15 @@
     python bench/transparency.py NOTEBOOK...      a .ipynb, or a .py with "# %%" between cells
     python bench/transparency.py -v NOTEBOOK...   with both sides of each difference
 
-Each notebook runs plainly and with ``%%gpu`` on every code cell, each time in a kernel of its own in
-a copy of its folder. After each cell everything that a later cell could see is compared: the
+Each notebook runs plainly and with ``%%gpu`` on every code cell, each time in a kernel of its own
+in a copy of its folder. After each cell everything that a later cell could see is compared: the
 outputs as a notebook would store them, every variable (with what is shared between them), and the
 surroundings (working directory, environment, import path, random states, library settings).
 
 A cell *agrees* if its outputs are the same and it leaves the same variables and surroundings; a
-difference that an earlier cell left behind is not counted again. Addresses, times, rates and process
-numbers are left out by their look; what else differs between two plain runs is not compared, and the
-cells that have it are counted as *loose*.
+difference that an earlier cell left behind is not counted again. Addresses, times, rates and
+process numbers are left out by their look; what else differs between two plain runs is not compared, and
+the cells that have it are counted as *loose*.
 
 The queue has a state directory of its own and pretend GPUs, unless ``--real`` is given. The last
 line printed is one JSON object; the exit code is 0 if all cells agree.
@@ -90,7 +90,9 @@ def _comparable(outputs: Sequence[Any]) -> list[Any]:
             else:
                 found.append(["stream", output.name, output.text])
         elif kind == "error":
-            found.append(["error", output.ename, _blur(output.evalue), _error_lines(output.traceback)])
+            found.append(
+                ["error", output.ename, _blur(output.evalue), _error_lines(output.traceback)]
+            )
         else:
             data = {
                 mime: _blur(value) if isinstance(value, str) and "image" not in mime else value

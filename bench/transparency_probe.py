@@ -53,8 +53,17 @@ class _Describe:
         if isinstance(value, type):
             if value.__module__ != "__main__":
                 return f"class {value.__module__}.{value.__qualname__}"
-            inside = {k: v for k, v in vars(value).items() if k not in ("__dict__", "__weakref__", "__slotnames__")}
-            inside = {k: v for k, v in inside.items() if not k.startswith(("__static", "_abc_", "__firstlineno")) and type(v).__name__ not in ("member_descriptor", "getset_descriptor")}
+            inside = {
+                k: v
+                for k, v in vars(value).items()
+                if k not in ("__dict__", "__weakref__", "__slotnames__")
+            }
+            inside = {
+                k: v
+                for k, v in inside.items()
+                if not k.startswith(("__static", "_abc_", "__firstlineno"))
+                and type(v).__name__ not in ("member_descriptor", "getset_descriptor")
+            }
             return ["class", value.__qualname__, {k: self(v) for k, v in sorted(inside.items())}]
         if isinstance(value, types.FunctionType):
             if value.__module__ != "__main__":
@@ -76,12 +85,18 @@ class _Describe:
             return self._tensor(name, value)
         if torch is not None and isinstance(value, torch.Generator):
             return [name, self(value.get_state())]
-        if pandas is not None and isinstance(value, (pandas.DataFrame, pandas.Series, pandas.Index)):
-            return [name, repr(value), self._digest(value.to_json().encode()) if hasattr(value, "to_json") else ""]
+        if pandas is not None and isinstance(
+            value, (pandas.DataFrame, pandas.Series, pandas.Index)
+        ):
+            return [
+                name,
+                repr(value),
+                self._digest(value.to_json().encode()) if hasattr(value, "to_json") else "",
+            ]
         if isinstance(value, dict):
-            body = [[self(k), self(v, f'[{i}]')] for i, (k, v) in enumerate(list(value.items()))]
+            body = [[self(k), self(v, f"[{i}]")] for i, (k, v) in enumerate(list(value.items()))]
         elif isinstance(value, (list, tuple)) or name == "collections.deque":
-            body = [self(v, f'[{i}]') for i, v in enumerate(list(value))]
+            body = [self(v, f"[{i}]") for i, v in enumerate(list(value))]
         elif isinstance(value, (set, frozenset)):
             body = sorted(repr(v) for v in value)
         elif isinstance(value, bytearray):
@@ -91,11 +106,17 @@ class _Describe:
         else:
             body = None
         state = getattr(value, "__dict__", None)
-        slots = [s for k in kind.__mro__ for s in k.__dict__.get("__slots__", ()) if s != "__dict__"]
+        slots = [
+            s for k in kind.__mro__ for s in k.__dict__.get("__slots__", ()) if s != "__dict__"
+        ]
         if slots and isinstance(state, dict):
             state = {**{s: getattr(value, s, None) for s in slots}, **state}
-        if isinstance(state, dict) and kind.__module__.partition(".")[0] not in ("matplotlib", "tqdm", "ipywidgets"):
-            return [name, body, {k: self(v, f'.{k}') for k, v in list(state.items())}]
+        if isinstance(state, dict) and kind.__module__.partition(".")[0] not in (
+            "matplotlib",
+            "tqdm",
+            "ipywidgets",
+        ):
+            return [name, body, {k: self(v, f".{k}") for k, v in list(state.items())}]
         if body is None:
             try:
                 body = _ADDRESS.sub("0x", repr(value))
@@ -123,7 +144,14 @@ class _Describe:
                 shared = shared or self.seen.get(id(base))
         else:
             data = value.tobytes()
-        return [name, str(value.dtype), list(value.shape), self._digest(data), shared, getattr(value, "flags", None) is not None and bool(value.flags.writeable)]
+        return [
+            name,
+            str(value.dtype),
+            list(value.shape),
+            self._digest(data),
+            shared,
+            getattr(value, "flags", None) is not None and bool(value.flags.writeable),
+        ]
 
     def _tensor(self, name, value):
         data = value.detach().cpu().contiguous()
@@ -144,15 +172,21 @@ def _surroundings():
         "<cwd>": os.path.basename(os.getcwd()),
         "<environ>": {k: v for k, v in os.environ.items() if not k.startswith("GPUQUEUE")},
         "<sys.path>": [p for p in sys.path if not p.endswith("/bench")],
-        "<warnings>": repr([f for f in modules["warnings"].filters if f[2].__module__ == "builtins"]),
+        "<warnings>": repr(
+            [f for f in modules["warnings"].filters if f[2].__module__ == "builtins"]
+        ),
         "<recursion limit>": sys.getrecursionlimit(),
     }
+    import decimal
+    import locale
     import logging
     import random
-    import locale
-    import decimal
 
-    found["<logging>"] = {n: l.level for n, l in sorted(logging.root.manager.loggerDict.items()) if isinstance(l, logging.Logger) and l.level and not n.startswith(("asyncio", "tornado"))}
+    found["<logging>"] = {
+        n: l.level
+        for n, l in sorted(logging.root.manager.loggerDict.items())
+        if isinstance(l, logging.Logger) and l.level and not n.startswith(("asyncio", "tornado"))
+    }
     found["<logging>"]["root"] = logging.root.level
     found["<random>"] = describe(random.getstate())
     found["<locale>"] = locale.setlocale(locale.LC_ALL)
@@ -163,7 +197,12 @@ def _surroundings():
         if "numpy.random" in modules:
             found["<numpy.random>"] = describe(numpy.random.get_state())
     if torch is not None:
-        found["<torch>"] = [str(torch.get_default_dtype()), torch.is_grad_enabled(), torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()]
+        found["<torch>"] = [
+            str(torch.get_default_dtype()),
+            torch.is_grad_enabled(),
+            torch.get_num_threads(),
+            torch.are_deterministic_algorithms_enabled(),
+        ]
         found["<torch.random>"] = describe(torch.get_rng_state())
     if pandas is not None and hasattr(pandas, "_config"):
         found["<pandas>"] = repr(pandas._config.config._global_config)
@@ -172,7 +211,11 @@ def _surroundings():
     from IPython import get_ipython
 
     shell = get_ipython()
-    found["<ipython>"] = [shell.ast_node_interactivity, shell.xmode if hasattr(shell, "xmode") else "", bool(shell.autocall)]
+    found["<ipython>"] = [
+        shell.ast_node_interactivity,
+        shell.xmode if hasattr(shell, "xmode") else "",
+        bool(shell.autocall),
+    ]
     found["<extensions>"] = sorted(shell.extension_manager.loaded)
     return found
 

@@ -67,7 +67,11 @@ def cell_payload(
     surroundings = _surroundings(shell)
     wanted = _chosen(names, namespace, hidden, ins)
     dumped, needs = _pickled(
-        wanted, names.needs if ins is None else set(wanted), namespace, hidden, _magics(shell, source)
+        wanted,
+        names.needs if ins is None else set(wanted),
+        namespace,
+        hidden,
+        _magics(shell, source),
     )
     for name in outs or ():
         if not name.isidentifier():

@@ -144,9 +144,7 @@ class Job:
     def _cell_values(self, folder: Path) -> dict[str, Any]:
         from gpuqueue.run.values import FromFile, load_values
 
-        values, problems = load_values(
-            folder / RESULT, origins=FromFile(folder.parent / "payload")
-        )
+        values, problems = load_values(folder / RESULT, origins=FromFile(folder.parent / "payload"))
         if problems:
             names = "; ".join(f"{name}: {why}" for name, why in problems.items())
             print(f"gpuqueue: job {self.id}: not everything could be loaded here ({names})")

@@ -269,7 +269,7 @@ class LocalClient:
 def _write(path: Path, content: bytes | Sequence[Any], *, flush: bool) -> None:
     handle = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
     with os.fdopen(handle, "wb") as file:
-        for piece in (content,) if isinstance(content, bytes) else content:
+        for piece in [content] if isinstance(content, bytes) else list[Any](content):
             file.write(piece)
         if flush:
             file.flush()

@@ -307,10 +307,12 @@ class _Walk(ast.NodeVisitor):
         own = {getattr(node, "name", "")}  # a function that calls itself
         for name in (reads | annotations) - own:
             self._later(name)
-        for call in ast.walk(node):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
-                if call.func.id == "globals" or (call.func.id in _RUN_TEXT and call.args):
-                    self.names.all = True
+        self.names.all |= any(
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Name)
+            and (call.func.id == "globals" or (call.func.id in _RUN_TEXT and bool(call.args)))
+            for call in ast.walk(node)
+        )
         for name in writes:
             self._maybe.add(name)
             self.names.binds.add(name)

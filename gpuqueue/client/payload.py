@@ -27,9 +27,9 @@ _PRIVATE = ("JPY_PARENT_PID", "GPUQUEUE_JOB_ID", "GPUQUEUE_ATTEMPT_DIR", "GPUQUE
 class Payload:
     """A job's work, ready to be written into its directory.
 
-    ``command`` is how it is shown; ``files`` are written beside the spec, name to content, which may
-    be in pieces. ``objects`` is what a cell's inputs are made of, by the numbers that its results
-    use.
+    ``command`` is how it is shown; ``files`` are written beside the spec, name to content, which
+    may be in pieces. ``objects`` is what a cell's inputs are made of, by the numbers that its
+    results use.
     """
 
     kind: JobKind

@@ -332,6 +332,7 @@ def bring_back(
     job: Record,
     place: Place,
     names: list[str] | None = None,
+    *,
     objects: Mapping[int, Any] | None = None,
 ) -> dict[str, Any]:
     """Put what a cell made into the notebook's namespace, and say what stays behind and why.
@@ -341,8 +342,8 @@ def bring_back(
     names
         Bring only these.
     objects
-        What the inputs were made of, of a cell that has just run. Where they are gone, such as after
-        a restart, copies of them are loaded from the job.
+        What the inputs were made of, of a cell that has just run. Where they are gone, such as
+        after a restart, copies of them are loaded from the job.
 
     Returns
     -------

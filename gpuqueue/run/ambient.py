@@ -1,9 +1,9 @@
 """What a cell sees besides its variables: library settings, random states and the like.
 
 One table, ``SURROUNDINGS``: for each library how its state is taken in one process and put into
-another. The notebook takes what it has, the job puts it in place, and after the cell the job takes it
-again; what is then different goes back. A library that has not been imported is never imported for
-this: its state waits until somebody imports it.
+another. The notebook takes what it has, the job puts it in place, and after the cell the job takes
+it again; what is then different goes back. A library that has not been imported is never imported
+for this: its state waits until somebody imports it.
 
 To add a library, write two functions and add a line to the table. A state must be picklable, and
 equal states must pickle alike.
@@ -117,15 +117,19 @@ def _take_warnings() -> list[Any]:
             pattern.pattern, pattern.flags,
         )  # fmt: skip
 
-    import warnings
-
     found = [
         [action, words(message), [kind.__module__, kind.__qualname__], words(module), line]
-        for action, message, kind, module, line in warnings.filters
+        for action, message, kind, module, line in _filters()
     ]
     for entry, follower in _unknown_filters:
         found.insert(found.index(follower) if follower in found else len(found), entry)
     return found
+
+
+def _filters() -> list[Any]:
+    import warnings
+
+    return list(warnings.filters)
 
 
 def _put_warnings(state: list[Any]) -> None:
@@ -178,8 +182,8 @@ def _described(handler: Any) -> Any:
         where = [handler.baseFilename, handler.encoding]  # type: ignore[assignment]
     else:
         return None
-    style = None if formatter is None else type(formatter._style)  # noqa: SLF001
-    letter = next((k for k, v in logging._STYLES.items() if v[0] is style), "%")  # type: ignore[attr-defined]  # noqa: SLF001
+    style: Any = None if formatter is None else type(formatter._style)  # noqa: SLF001
+    letter = next((k for k, v in logging._STYLES.items() if v[0] is style), "%")  # noqa: SLF001
     words = None if formatter is None else [formatter._fmt, formatter.datefmt, letter]  # noqa: SLF001
     return [where, handler.level, words]
 
@@ -401,7 +405,9 @@ def _take_torch() -> Any:
     cudnn = torch.backends.cudnn
     return {
         "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
-        "device": str(torch.get_default_device()) if hasattr(torch, "get_default_device") else "cpu",
+        "device": str(torch.get_default_device())
+        if hasattr(torch, "get_default_device")
+        else "cpu",
         "grad": torch.is_grad_enabled(),
         "threads": torch.get_num_threads(),
         "deterministic": [
@@ -413,6 +419,11 @@ def _take_torch() -> Any:
         "cudnn": [cudnn.enabled, cudnn.benchmark, cudnn.deterministic],
         "print": {n: getattr(torch._tensor_str.PRINT_OPTS, n) for n in fields},  # noqa: SLF001
     }
+
+
+def _set(target: Any, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        setattr(target, name, value)
 
 
 def _put_torch(state: Any) -> None:
@@ -427,14 +438,10 @@ def _put_torch(state: Any) -> None:
         "deterministic": lambda v: torch.use_deterministic_algorithms(v[0], warn_only=v[1]),
         "matmul": torch.set_float32_matmul_precision,
         "anomaly": torch.autograd.set_detect_anomaly,
-        "cudnn": lambda value: [
-            setattr(cudnn, name, one)
-            for name, one in zip(("enabled", "benchmark", "deterministic"), value, strict=True)
-        ],
-        "print": lambda value: [
-            setattr(torch._tensor_str.PRINT_OPTS, name, one)  # noqa: SLF001
-            for name, one in value.items()
-        ],
+        "cudnn": lambda value: _set(
+            cudnn, dict(zip(("enabled", "benchmark", "deterministic"), value, strict=True))
+        ),
+        "print": lambda value: _set(torch._tensor_str.PRINT_OPTS, value),  # noqa: SLF001
     }
     for name, value in state.items():
         if now[name] != value:
@@ -583,7 +590,7 @@ class _Waiting(importlib.abc.MetaPathFinder):
         old = cls.current
         if old is not None:
             names = {one.name for entries in later.values() for one, _ in entries}
-            for module, entries in old._later.items():
+            for module, entries in old._later.items():  # noqa: SLF001 - one of its own kind
                 left = [entry for entry in entries if entry[0].name not in names]
                 later.setdefault(module, []).extend(left)
             sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not old]

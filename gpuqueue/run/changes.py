@@ -1,7 +1,7 @@
 """Which of the objects that came with a cell it has changed in place, and changing them elsewhere.
 
-In the job: ``Inputs`` knows every object that came by the number that pickle gave it. After the cell
-it pickles them again; where that differs, a second copy is loaded from the file that they came
+In the job: ``Inputs`` knows every object that came by the number that pickle gave it. After the
+cell it pickles them again; where that differs, a second copy is loaded from the file that they came
 from, and the two are compared object by object, each without what it refers to.
 
 In the notebook: ``become`` makes an object what its changed copy is. The object stays itself, so
@@ -141,9 +141,7 @@ class Inputs:
                 changed[number] = value
         return changed, self._class_changes()
 
-    def _differs(
-        self, value: Any, old: Any, ids: Mapping[int, int], other: dict[str, Any]
-    ) -> bool:
+    def _differs(self, value: Any, old: Any, ids: Mapping[int, int], other: dict[str, Any]) -> bool:
         try:
             there = _shallow(old, Sender(other, None, ids))
         except Exception:  # noqa: BLE001 - whatever the value's own code raises
@@ -170,7 +168,14 @@ class Inputs:
 
 
 _OF_CLASSES = frozenset(
-    ["__dict__", "__weakref__", "__slotnames__", "_abc_impl", "__abstractmethods__", "__subclasshook__"]
+    [
+        "__dict__",
+        "__weakref__",
+        "__slotnames__",
+        "_abc_impl",
+        "__abstractmethods__",
+        "__subclasshook__",
+    ]
 )
 
 
@@ -226,9 +231,9 @@ def _become(old: Any, new: Any) -> bool:
     if isinstance(old, types.FunctionType):
         return True  # loading the new one has filled the old one
     changed = _become_container(old, new)
-    plain = type(old).__reduce_ex__ is object.__reduce_ex__ and (
-        type(old).__reduce__ is object.__reduce__
-    )
+    kind: Any = type(old)
+    base: Any = object
+    plain = kind.__reduce_ex__ is base.__reduce_ex__ and kind.__reduce__ is base.__reduce__
     if not changed and not plain and hasattr(old, "__setstate__"):
         old.__setstate__(new.__reduce_ex__(pickle.HIGHEST_PROTOCOL)[2])
         return True
@@ -310,4 +315,3 @@ def _become_object(old: Any, new: Any) -> bool:
                     object.__delattr__(old, name)
             done = True
     return done
-

@@ -31,6 +31,7 @@ from cloudpickle import cloudpickle as inner
 
 __all__ = ["Sender", "is_filled", "loading", "main_namespace"]
 
+_new_object: Any = vars(copyreg)["__newobj__"]
 _WORTH = 1 << 20
 _TIMES = 4
 """A view takes the array behind it along if that is small, or not much larger than itself."""
@@ -127,7 +128,7 @@ def make_cell() -> types.CellType:
     return types.CellType()
 
 
-def make_cached(function: Any, most: int | None, typed: bool) -> Any:  # noqa: FBT001
+def make_cached(function: Any, most: int | None, typed: bool) -> Any:
     """A function with ``functools.lru_cache``, its cache empty."""
     if (most, typed) == (128, False):
         return functools.lru_cache(function)
@@ -157,7 +158,7 @@ def fill_exception(made: BaseException, state: Any) -> None:
     vars(made).update(state[3])
 
 
-def make_view(base: Any, offset: int, dtype: Any, shape: Any, strides: Any, write: bool) -> Any:  # noqa: FBT001
+def make_view(base: Any, offset: int, dtype: Any, shape: Any, strides: Any, write: bool) -> Any:
     """An array over the memory of another one."""
     import numpy as np
 
@@ -172,12 +173,12 @@ def make_storage(data: Any) -> Any:
     import torch
 
     if not len(data):
-        return torch.UntypedStorage(0)
+        return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
     return torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
 
 
-def make_tensor(
-    kind: type, storage: Any, dtype: Any, offset: int, size: Any, stride: Any, grad: bool,  # noqa: FBT001
+def make_tensor(  # noqa: PLR0917 - pickle names no arguments
+    kind: type, storage: Any, dtype: Any, offset: int, size: Any, stride: Any, grad: bool,
     device: str, graph: str,
 ) -> Any:  # fmt: skip
     """A tensor over memory that has come, back on its device where this process may use that."""
@@ -208,7 +209,7 @@ def _to_device(tensor: Any, device: str) -> Any:
     kind = device.partition(":")[0]
     if kind == "cuda":
         # a notebook must not take a GPU by reading a result; the job that it sends it to may
-        usable = torch.cuda.is_initialized() or (
+        usable = torch.cuda.is_initialized() or (  # type: ignore[no-untyped-call]
             "GPUQUEUE_JOB_ID" in os.environ and torch.cuda.is_available()
         )
         if usable:
@@ -233,7 +234,9 @@ def _with_lost_graph(tensor: Any, graph: str) -> Any:
             )
 
     with torch.enable_grad():
-        return _StayedInJob.apply(tensor, torch.empty(0, requires_grad=True))
+        return _StayedInJob.apply(  # type: ignore[no-untyped-call]
+            tensor, torch.empty(0, requires_grad=True)
+        )
 
 
 # -- pickling ---------------------------------------------------------------------------------
@@ -270,10 +273,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         kind = type(obj)
         if kind in _REDUCERS:
             return _REDUCERS[kind](obj)
-        if isinstance(obj, BaseException) and kind.__reduce__ is BaseException.__reduce__:
-            if kind.__init__ not in (BaseException.__init__, Exception.__init__):
-                state = (obj.__cause__, obj.__context__, obj.__suppress_context__, dict(vars(obj)))
-                return make_exception, (kind, obj.args), state, None, None, fill_exception
+        if isinstance(obj, BaseException) and _has_own_way_to_begin(kind):
+            state = (obj.__cause__, obj.__context__, obj.__suppress_context__, dict(vars(obj)))
+            return make_exception, (kind, obj.args), state, None, None, fill_exception
         library = kind.__module__
         of_library = library.startswith(("numpy", "torch")) or "torch.optim" in sys.modules
         if of_library and (found := self._of_library(kind, obj)):
@@ -307,9 +309,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return None  # it is being imported
         if kind is torch.Tensor or kind is torch.nn.Parameter:
             return self._tensor(torch, obj)
-        if isinstance(obj, torch.optim.Optimizer) and kind.__reduce__ is object.__reduce__:
+        if isinstance(obj, torch.optim.Optimizer) and _inherits(kind, "__reduce__", object):
             # its own way leaves out hooks, and that a scheduler watches it
-            return copyreg.__newobj__, (kind,), dict(vars(obj))  # type: ignore[attr-defined]
+            return _new_object, (kind,), dict(vars(obj))
         if kind is torch.UntypedStorage and obj.device.type == "cpu":
             return self._storage(torch, obj)
         return None
@@ -398,7 +400,7 @@ def _reduce_cached(value: Any) -> Any:
 _REDUCERS: dict[type, Callable[[Any], Any]] = {
     weakref.ReferenceType: lambda value: (make_weakref, (value(),)),
     types.CellType: lambda _: (make_cell, ()),
-    functools._lru_cache_wrapper: _reduce_cached,
+    functools._lru_cache_wrapper: _reduce_cached,  # noqa: SLF001 - there is no public name
 }
 
 
@@ -416,6 +418,18 @@ class _Referring(_Pickler):
             self.by_value = None  # what it holds may refer to it
             return None
         return number
+
+
+def _inherits(kind: type, name: str, base: type) -> bool:
+    """Whether a class leaves a method as its base has it."""
+    return getattr(kind, name) is getattr(base, name)
+
+
+def _has_own_way_to_begin(kind: type) -> bool:
+    """Whether an exception cannot be made again from its arguments alone."""
+    return _inherits(kind, "__reduce__", BaseException) and not (
+        _inherits(kind, "__init__", BaseException) or _inherits(kind, "__init__", Exception)
+    )
 
 
 class Sender:
@@ -447,7 +461,9 @@ class Sender:
 
     def expect(self, values: Collection[Any]) -> None:
         """Say what will be sent, so that views of it are sent as views."""
-        numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+        numpy: Any = sys.modules.get("numpy")
+        torch: Any = sys.modules.get("torch")
+        value: Any
         for value in values:
             if numpy is not None and isinstance(value, getattr(numpy, "ndarray", ())):
                 base = value.base if type(value.base) is type(value) else value
@@ -458,7 +474,9 @@ class Sender:
                     if value.numel() * value.element_size() == storage.nbytes():
                         self._pickler.owners.add(id(storage))
 
-    def dump(self, value: Any, *, by_value: bool = False) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    def dump(
+        self, value: Any, *, by_value: bool = False
+    ) -> tuple[bytes, list[pickle.PickleBuffer]]:
         """Pickle one value; with ``by_value`` itself, even if the receiver knows it."""
         self._file.seek(0)
         self._file.truncate()

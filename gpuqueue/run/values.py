@@ -26,7 +26,6 @@ import mmap
 import os
 import pickle
 import pickletools
-import sys
 import time
 import types
 from collections.abc import Collection, Iterator, Mapping
@@ -321,9 +320,7 @@ class _Reader:
         if self._map is None:
             try:
                 length = os.fstat(self._file.fileno()).st_size
-                self._map = memoryview(
-                    mmap.mmap(self._file.fileno(), length, mmap.MAP_PRIVATE)
-                )
+                self._map = memoryview(mmap.mmap(self._file.fileno(), length, mmap.MAP_PRIVATE))
             except (OSError, ValueError, AttributeError):
                 self._map = memoryview(b"")  # it is no file
         view = self._map[self._base + start : self._base + start + size]
@@ -399,7 +396,7 @@ class _Unpickler(pickle.Unpickler):
         return self._origins[number]
 
 
-class _PatientUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]  # noqa: SLF001
+class _PatientUnpickler(pickle._Unpickler):  # noqa: SLF001
     """The same in Python: the memo of C's cannot be handed on."""
 
     def __init__(self, file: Any, buffers: Any, origins: Mapping[int, Any]) -> None:
@@ -416,7 +413,7 @@ def _load_all(reader: _Reader, names: list[str], origins: Mapping[int, Any]) -> 
     buffers = (buffer for name in names for buffer in reader.buffers(name))
     unpickler = _Unpickler(stream, buffers, origins)
     values = {name: unpickler.load() for name in names}
-    return Loaded(values, {}, unpickler.memo.copy())  # type: ignore[attr-defined]
+    return Loaded(values, {}, unpickler.memo.copy())
 
 
 def _load_each(reader: _Reader, names: list[str], origins: Mapping[int, Any]) -> Loaded:

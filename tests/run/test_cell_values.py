@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuqueue.run.changes import become
 from gpuqueue.run.values import (
-    change_in_place,
     dump_values,
-    load_extras,
+    load_file,
     load_values,
     parse_values,
     save_values,
@@ -23,8 +23,8 @@ from gpuqueue.run.values import (
 
 
 def there_and_back(values: dict[str, Any], **words: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    pieces, _ = dump_values(values)
-    return parse_values(io.BytesIO(b"".join(pieces)), **words)
+    loaded = parse_values(io.BytesIO(b"".join(dump_values(values).pieces)), **words)
+    return loaded.values, loaded.problems
 
 
 PLAIN = st.recursive(
@@ -56,12 +56,16 @@ def test_arrays_travel_beside_the_pickle_and_stay_as_writable_as_they_were() -> 
     np = pytest.importorskip("numpy")
     big, fixed = np.arange(100_000.0), np.arange(3)
     fixed.flags.writeable = False
-    pieces, _ = dump_values({"big": big, "view": big[:5], "fixed": fixed})
+    dumped = dump_values({"big": big, "view": big[:5], "fixed": fixed})
     # not copied into the stream
-    assert any(isinstance(piece, memoryview) and piece.nbytes == big.nbytes for piece in pieces)
-    values, problems = parse_values(io.BytesIO(b"".join(pieces)))
-    assert not problems
+    assert any(
+        isinstance(piece, memoryview) and piece.nbytes == big.nbytes for piece in dumped.pieces
+    )
+    loaded = parse_values(io.BytesIO(b"".join(dumped.pieces)))
+    values = loaded.values
+    assert not loaded.problems
     values["big"][0] = 7
+    assert values["view"][0] == 7
     assert (values["big"][1:] == big[1:]).all()
     assert values["view"].flags.writeable
     assert not values["fixed"].flags.writeable
@@ -90,7 +94,8 @@ def test_one_that_cannot_be_sent_is_named_with_the_way_to_the_culprit() -> None:
         "f": uses,
         "p": functools.partial(print, threading.Lock()),
     }
-    pieces, problems = dump_values(values)
+    dumped = dump_values(values)
+    problems = dumped.problems
     assert {name: problem.path for name, problem in problems.items()} == {
         "g": "g.deep['k'][1]",
         "s": "s.slot",
@@ -98,9 +103,9 @@ def test_one_that_cannot_be_sent_is_named_with_the_way_to_the_culprit() -> None:
         "p": "p.args[0]",
     }
     assert problems["s"].kind == "RLock"
-    back, told = parse_values(io.BytesIO(b"".join(pieces)))
-    assert back == {"fine": [1]}
-    assert told.keys() == problems.keys()
+    loaded = parse_values(io.BytesIO(b"".join(dumped.pieces)))
+    assert loaded.values == {"fine": [1]}
+    assert loaded.problems.keys() == problems.keys()
 
 
 def _refuse() -> Any:
@@ -144,7 +149,7 @@ def test_large_values_can_stay() -> None:
 def test_what_is_no_variable_is_kept_apart(tmp_path: Path) -> None:
     save_values(tmp_path / "v", {"x": 1, "<error>": ValueError("boo")})
     assert load_values(tmp_path / "v") == ({"x": 1}, {})
-    assert load_extras(tmp_path / "v")[0].keys() == {"x", "<error>"}
+    assert load_file(tmp_path / "v").values.keys() == {"x", "<error>"}
     assert load_values(tmp_path / "none") == ({}, {})
     (tmp_path / "other").write_bytes(b"something else")
     with pytest.raises(ValueError, match="not a file of gpuqueue values"):
@@ -169,19 +174,22 @@ class Thing:
     ("old", "new"),
     [([1], [1, 2]), ({"a": 1}, {"b": 2}), ({1}, {2}), (bytearray(b"x"), bytearray(b"yz"))],
 )
-def test_change_in_place(old: Any, new: Any) -> None:
-    assert change_in_place(old, new) is old
+def test_become(old: Any, new: Any) -> None:
+    assert become(old, new)
     assert old == new
 
 
-def test_change_in_place_of_objects_and_arrays() -> None:
+def test_objects_and_arrays_become() -> None:
     np = pytest.importorskip("numpy")
     thing = Thing(1)
-    assert change_in_place(thing, Thing(2)) is thing
+    assert become(thing, Thing(2))
     assert thing.k == 2
     array = np.zeros(2)
-    assert change_in_place(array, np.ones(2)) is array
+    assert become(array, np.ones(2))
     assert array.tolist() == [1, 1]
     longer = np.ones(3)
-    assert change_in_place(array, longer) is longer
-    assert change_in_place([1], (1,)) == (1,)
+    assert become(array, longer)
+    assert array.shape == (3,)
+    assert not become([1], (1,))
+    array.flags.writeable = False
+    assert not become(array, np.zeros(3))
