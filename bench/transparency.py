@@ -9,9 +9,9 @@ outputs as a notebook would store them, every variable (with what is shared betw
 surroundings (working directory, environment, import path, random states, library settings).
 
 A cell *agrees* if its outputs are the same and it leaves the same variables and surroundings; a
-difference that an earlier cell left behind is not counted again. Addresses, times, rates and
-process numbers are left out by their look; what else differs between two plain runs is not compared, and
-the cells that have it are counted as *loose*.
+difference that an earlier cell left behind is not counted again. Addresses, times and rates are
+left out by their look; what else differs between two plain runs is not compared, and the cells
+that have it are counted as *loose*.
 
 The queue has a state directory of its own and pretend GPUs, unless ``--real`` is given. The last
 line printed is one JSON object; the exit code is 0 if all cells agree.

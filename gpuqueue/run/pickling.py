@@ -158,7 +158,9 @@ def fill_exception(made: BaseException, state: Any) -> None:
     vars(made).update(state[3])
 
 
-def make_view(base: Any, offset: int, dtype: Any, shape: Any, strides: Any, write: bool) -> Any:
+def make_view(  # noqa: PLR0917
+    base: Any, offset: int, dtype: Any, shape: Any, strides: Any, write: bool
+) -> Any:
     """An array over the memory of another one."""
     import numpy as np
 
@@ -461,14 +463,13 @@ class Sender:
 
     def expect(self, values: Collection[Any]) -> None:
         """Say what will be sent, so that views of it are sent as views."""
-        numpy: Any = sys.modules.get("numpy")
-        torch: Any = sys.modules.get("torch")
-        value: Any
+        arrays: Any = getattr(sys.modules.get("numpy"), "ndarray", ())
+        tensors: Any = getattr(sys.modules.get("torch"), "Tensor", ())
         for value in values:
-            if numpy is not None and isinstance(value, getattr(numpy, "ndarray", ())):
+            if isinstance(value, arrays):
                 base = value.base if type(value.base) is type(value) else value
                 self._pickler.owners.add(id(base))
-            elif torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
+            elif isinstance(value, tensors):
                 with contextlib.suppress(Exception):
                     storage = value.untyped_storage()
                     if value.numel() * value.element_size() == storage.nbytes():
