@@ -37,7 +37,7 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 
-__all__ = ["Compared", "compare"]
+__all__ = ["Compared", "compare", "own_queue"]
 
 _PROBE = Path(__file__).with_name("transparency_probe.py")
 _LARGEST_FOLDER = 50 << 20
@@ -253,7 +253,8 @@ def _both(plain: Any, gpu: Any) -> str:
 
 
 @contextlib.contextmanager
-def _own_queue(real: bool) -> Iterator[None]:
+def own_queue(*, real: bool) -> Iterator[None]:
+    """A queue with a state directory of its own, ended afterwards; with ``real``, the user's."""
     if real:
         yield
         return
@@ -284,7 +285,7 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one cell")
     asked = parser.parse_args()
     all_of_them = []
-    with _own_queue(asked.real):
+    with own_queue(real=asked.real):
         for path in asked.notebooks:
             one = compare(path, timeout=asked.timeout, options=asked.options)
             all_of_them.append(one)

@@ -91,7 +91,12 @@ def prepare() -> None:
     work, shell = _Work, _Work.shell
     folder = work.driver.order["job_dir"]
     work.spec = spec = read_json(os.path.join(folder, "spec.json"))
-    with open(os.path.join(folder, "surroundings"), "rb") as file:
+    around: dict[str, Any] = {"states": {}, "imported": []}
+    # a job of an earlier release has none
+    with (
+        contextlib.suppress(FileNotFoundError),
+        open(os.path.join(folder, "surroundings"), "rb") as file,
+    ):
         around = pickle.load(file)
     # modules are found as in the notebook, before anything is imported
     states = around["states"]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import hashlib
 import pickle
 import sys
 import types
@@ -19,7 +20,7 @@ import weakref
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from gpuqueue.run.pickling import Sender
+from gpuqueue.run.pickling import DEVICE, Sender
 from gpuqueue.run.values import load_file
 
 __all__ = ["Inputs", "become", "same_bytes"]
@@ -106,7 +107,7 @@ class Inputs:
         return None
 
     def _look(self, names: Collection[str]) -> dict[str, Any]:
-        """The roots' pickles and the sizes of what travels beside them; or why there is none."""
+        """Digests of the roots' pickles, sizes of what travels beside them; or why there is none."""
         sender = Sender(self._namespace, self._hidden)
         roots = {name: self._roots[name].get() for name in names}
         sender.expect(list(roots.values()))
@@ -114,7 +115,8 @@ class Inputs:
         for name, value in roots.items():
             try:
                 text, buffers = sender.dump(value)
-                found[name] = text, [len(buffer.raw()) for buffer in buffers]
+                digest = hashlib.blake2b(text).digest()
+                found[name] = digest, [len(buffer.raw()) for buffer in buffers]
             except Exception as error:  # noqa: BLE001 - whatever the value's own code raises
                 found[name] = error
                 sender = Sender(self._namespace, self._hidden)
@@ -265,6 +267,9 @@ def _become_tensor(torch: Any, old: Any, new: Any) -> bool:
                 old.detach().copy_(new)
         else:
             old.data = new.detach()
+    vars(old).pop(DEVICE, None)
+    if DEVICE in vars(new):
+        setattr(old, DEVICE, getattr(new, DEVICE))
     # loading the new one has given its gradient to the old one
     if old.is_leaf and old.requires_grad != new.requires_grad:
         old.requires_grad_(new.requires_grad)

@@ -19,6 +19,7 @@ import contextlib
 import copyreg
 import functools
 import io
+import os
 import pickle
 import sys
 import types
@@ -29,9 +30,12 @@ from typing import Any
 import cloudpickle
 from cloudpickle import cloudpickle as inner
 
-__all__ = ["Sender", "is_filled", "loading", "main_namespace"]
+__all__ = ["DEVICE", "Sender", "is_filled", "loading", "main_namespace"]
 
 _new_object: Any = vars(copyreg)["__newobj__"]
+DEVICE = "_gpuqueue_device"
+"""On a tensor: the device that it was on in the job, where this process has it on the CPU."""
+
 _WORTH = 1 << 20
 _TIMES = 4
 """A view takes the array behind it along if that is small, or not much larger than itself."""
@@ -170,30 +174,51 @@ def make_view(  # noqa: PLR0917
     return view
 
 
-def make_storage(data: Any) -> Any:
-    """Memory for tensors, over bytes that have come."""
+def make_storage(data: Any, device: str) -> Any:
+    """Memory for tensors, over bytes that have come; on its device where that may be used."""
     import torch
 
     if not len(data):
         return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
-    return torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
+    whole = torch.frombuffer(data, dtype=torch.uint8)
+    return (whole.to(device) if _may_use(torch, device) else whole).untyped_storage()
+
+
+def _may_use(torch: Any, device: str) -> bool:
+    if not device.startswith("cuda"):
+        return False
+    # a notebook must not take a GPU by reading a result; the job that it sends it to may
+    return bool(
+        torch.cuda.is_initialized()
+        or ("GPUQUEUE_JOB_ID" in os.environ and torch.cuda.is_available())
+    )
 
 
 def make_tensor(  # noqa: PLR0917 - pickle names no arguments
-    kind: type, storage: Any, dtype: Any, offset: int, size: Any, stride: Any, grad: bool,
-    device: str, graph: str,
-) -> Any:  # fmt: skip
-    """A tensor over memory that has come, back on its device where this process may use that."""
+    kind: type,
+    storage: Any,
+    dtype: Any,
+    offset: int,
+    size: Any,
+    stride: Any,
+    grad: bool,
+    device: str,
+    graph: str,
+) -> Any:
+    """A tensor over memory that has come."""
     import torch
 
-    made = torch.empty(0, dtype=dtype).set_(storage, offset, size, stride)
-    if device != "cpu":
-        made = _to_device(made, device)
+    made = torch.empty(0, dtype=dtype, device=storage.device)
+    made.set_(storage, offset, size, stride)
     if graph:
-        return _with_lost_graph(made, graph)
-    if kind is torch.nn.Parameter:
-        return torch.nn.Parameter(made, requires_grad=grad)
-    return made.requires_grad_(grad) if grad else made
+        made = _with_lost_graph(made, graph)
+    elif kind is torch.nn.Parameter:
+        made = torch.nn.Parameter(made, requires_grad=grad)
+    elif grad:
+        made.requires_grad_(grad)
+    if device != "cpu" and storage.device.type == "cpu":
+        setattr(made, DEVICE, device)  # read when it is sent to the next job
+    return made
 
 
 def fill_tensor(tensor: Any, state: Any) -> None:
@@ -201,23 +226,6 @@ def fill_tensor(tensor: Any, state: Any) -> None:
     if "grad" in state:
         tensor.grad = state["grad"]
     vars(tensor).update(state["vars"])
-
-
-def _to_device(tensor: Any, device: str) -> Any:
-    import os
-
-    import torch
-
-    kind = device.partition(":")[0]
-    if kind == "cuda":
-        # a notebook must not take a GPU by reading a result; the job that it sends it to may
-        usable = torch.cuda.is_initialized() or (  # type: ignore[no-untyped-call]
-            "GPUQUEUE_JOB_ID" in os.environ and torch.cuda.is_available()
-        )
-        if usable:
-            return tensor.to(device)
-    tensor._gpuqueue_device = device  # noqa: SLF001 - read when it is sent to the next job
-    return tensor
 
 
 def _with_lost_graph(tensor: Any, graph: str) -> Any:
@@ -269,6 +277,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.owners: set[int] = set()
         """Ids of the arrays and storages that are sent anyhow."""
         self._kept: list[Any] = []
+        self._devices: dict[int, str] = {}
+        """Where the memory of tensors belongs, by the id of their storage."""
 
     def reducer_override(self, obj: Any) -> Any:
         """Reduce what is to travel otherwise than cloudpickle would have it."""
@@ -314,7 +324,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if isinstance(obj, torch.optim.Optimizer) and _inherits(kind, "__reduce__", object):
             # its own way leaves out hooks, and that a scheduler watches it
             return _new_object, (kind,), dict(vars(obj))
-        if kind is torch.UntypedStorage and obj.device.type == "cpu":
+        if kind is torch.UntypedStorage and obj.device.type in ("cpu", "cuda"):
             return self._storage(torch, obj)
         return None
 
@@ -356,16 +366,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if not value.is_leaf:
             graph = type(value.grad_fn).__name__
         plain = value.detach()
-        if device != "cpu":
-            plain = plain.cpu()
         storage = plain.untyped_storage()
         size = plain.numel() * plain.element_size()
         if not self._worth(storage, size, storage.nbytes()):
             plain = plain.clone()
             storage = plain.untyped_storage()
         self._kept.append(storage)  # an id must not be given to another one
-        extras = {k: v for k, v in vars(value).items() if k != "_gpuqueue_device"}
-        device = getattr(value, "_gpuqueue_device", device)
+        extras = {k: v for k, v in vars(value).items() if k != DEVICE}
+        device = self._devices.setdefault(id(storage), getattr(value, DEVICE, device))
         args = (
             type(value), storage, value.dtype, plain.storage_offset(), tuple(plain.shape),
             plain.stride(), value.requires_grad, device, graph,
@@ -377,12 +385,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             state["grad"] = value.grad
         return make_tensor, args, state, None, None, fill_tensor
 
-    @staticmethod
-    def _storage(torch: Any, value: Any) -> Any:
+    def _storage(self, torch: Any, value: Any) -> Any:
+        device = self._devices.get(id(value), str(value.device))
         if not value.nbytes():
-            return make_storage, (b"",)
-        data = torch.empty(0, dtype=torch.uint8).set_(value, 0, (value.nbytes(),), (1,))
-        return make_storage, (pickle.PickleBuffer(data.numpy()),)
+            return make_storage, (b"", device)
+        here = torch.empty(0, dtype=torch.uint8, device=value.device)
+        data = here.set_(value, 0, (value.nbytes(),), (1,)).cpu()
+        return make_storage, (pickle.PickleBuffer(data.numpy()), device)
 
 
 def _content(cell: types.CellType) -> tuple[Any, ...]:

@@ -193,3 +193,89 @@ def test_objects_and_arrays_become() -> None:
     assert not become([1], (1,))
     array.flags.writeable = False
     assert not become(array, np.zeros(3))
+
+
+def round_trip(values: dict[str, Any]) -> dict[str, Any]:
+    loaded = parse_values(io.BytesIO(b"".join(dump_values(values).pieces)))
+    assert not loaded.problems
+    return loaded.values
+
+
+def test_objects_that_the_receiver_has_are_found_again(tmp_path: Path) -> None:
+    class Both:
+        """The receiver has ``inner`` under the number 3."""
+
+        def __init__(self, value: Any) -> None:
+            self.numbers = {id(value): 3}
+
+        def number_of(self, value: Any) -> int | None:
+            return self.numbers.get(id(value))
+
+    inner = [1]
+    path = tmp_path / "v"
+    values = {"new": {"k": inner}, "<change 3>": inner}
+    assert save_values(path, values, known=Both(inner)) == {}
+    mine = [0]
+    loaded = load_file(path, origins={3: mine})
+    assert loaded.values["new"]["k"] is mine
+    assert loaded.values["<change 3>"] == [1]
+    assert become(mine, loaded.values["<change 3>"])
+    assert loaded.values["new"] == {"k": [1]}
+
+
+def test_large_buffers_are_mapped_and_the_file_stays_as_it_is(tmp_path: Path) -> None:
+    np = pytest.importorskip("numpy")
+    save_values(tmp_path / "v", {"big": np.zeros(1 << 20)})
+    before = (tmp_path / "v").read_bytes()
+    big = load_file(tmp_path / "v").values["big"]
+    big += 1
+    assert big.sum() == 1 << 20
+    assert (tmp_path / "v").read_bytes() == before
+
+
+def test_functions_that_share_a_variable_still_do() -> None:
+    def pair() -> Any:
+        count = 0
+
+        def add() -> int:
+            nonlocal count
+            count += 1
+            return count
+
+        return add, lambda: count
+
+    add, get = round_trip({"pair": pair()})["pair"]
+    add()
+    assert get() == 1
+
+
+def test_exceptions_with_arguments_of_their_own() -> None:
+    class Quota(Exception):
+        def __init__(self, who: str, much: int) -> None:
+            super().__init__(f"{who}: {much}")
+            self.who = who
+
+    made = round_trip({"e": Quota("sam", 3)})["e"]
+    assert (str(made), made.who) == ("sam: 3", "sam")
+
+
+def test_tensors_share_memory_and_keep_gradients_and_their_device() -> None:
+    torch = pytest.importorskip("torch")
+    weight = torch.nn.Parameter(torch.ones(3))
+    (weight * 2).sum().backward()
+    base = torch.arange(6.0)
+    lost = (weight * 2).sum()
+    there = torch.zeros(2)
+    there._gpuqueue_device = "cuda:0"
+    back = round_trip({"w": weight, "base": base, "view": base[2:4], "lost": lost, "there": there})
+    assert type(back["w"]) is torch.nn.Parameter
+    assert back["w"].grad.tolist() == [2, 2, 2]
+    back["view"].zero_()
+    assert back["base"][2:4].tolist() == [0, 0]
+    # here there is no GPU to put it on; the next job that has one does
+    assert back["there"].device.type == "cpu"
+    assert back["there"]._gpuqueue_device == "cuda:0"
+    assert back["lost"].requires_grad
+    assert back["lost"].item() == 6
+    with pytest.raises(RuntimeError, match="stayed in the job"):
+        back["lost"].backward()
