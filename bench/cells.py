@@ -31,7 +31,7 @@ from nbclient import NotebookClient
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from transparency import own_queue  # noqa: E402 - it is no package
+from transparency import own_queue
 
 
 class _Kernel:

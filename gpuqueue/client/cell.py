@@ -31,6 +31,7 @@ def cell_payload(
     outs: Sequence[str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
+    waited: bool = False,
 ) -> Payload:
     """A cell and the variables that it reads, ready to be queued.
 
@@ -45,6 +46,8 @@ def cell_payload(
         namespace itself.
     ins, outs
         Names to send and to bring back, instead of those found from the source.
+    waited
+        Whether somebody waits for it. Then large files may reach the disk a little later.
 
     Raises
     ------
@@ -92,7 +95,9 @@ def cell_payload(
             "outs": None if outs is None else list(outs),
             "execution_count": count,
             "argv_of_kernel": list(sys.argv),
+            "waited": waited,
         },
+        flush=not waited,
         objects=dumped.objects,
     )
 

@@ -146,7 +146,9 @@ class LocalClient:
                 folder.mkdir(mode=0o700)
                 folders.append(folder)
                 for file_name, content in payload.files.items():
-                    _write(folder / file_name, content, flush=True)
+                    _write(
+                        folder / file_name, content, flush=payload.flush or _size(content) < _SOON
+                    )
                 _write(folder / SPEC, spec.encode(), flush=False)
             yield folders
         except OSError as error:
@@ -264,6 +266,15 @@ class LocalClient:
     def close(self) -> None:
         """Close the connection to the store."""
         self.store.close()
+
+
+_SOON = 64 << 20
+"""Bytes from which on a payload may be flushed later, if it asks for that."""
+
+
+def _size(content: bytes | Sequence[Any]) -> int:
+    pieces = [content] if isinstance(content, bytes) else list[Any](content)
+    return sum(memoryview(piece).nbytes for piece in pieces)
 
 
 def _write(path: Path, content: bytes | Sequence[Any], *, flush: bool) -> None:

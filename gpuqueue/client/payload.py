@@ -29,7 +29,7 @@ class Payload:
 
     ``command`` is how it is shown; ``files`` are written beside the spec, name to content, which
     may be in pieces. ``objects`` is what a cell's inputs are made of, by the numbers that its
-    results use.
+    results use. Without ``flush``, large files may reach the disk only later.
     """
 
     kind: JobKind
@@ -42,6 +42,7 @@ class Payload:
     extra: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, bytes | Sequence[Any]] = field(default_factory=dict)
     objects: Mapping[int, Any] = field(default_factory=dict, repr=False, compare=False)
+    flush: bool = True
 
     def spec(self) -> dict[str, Any]:
         """The content of ``spec.json``."""
@@ -182,6 +183,7 @@ def python_payload(
     env: Mapping[str, str] | None = None,
     extra: Mapping[str, Any] | None = None,
     objects: Mapping[int, Any] | None = None,
+    flush: bool = True,
 ) -> Payload:
     """A payload that ``gpuqueue.run.<kind>`` runs in this interpreter, with this import path."""
     folder, values = _surroundings(cwd, env)
@@ -201,6 +203,7 @@ def python_payload(
         {"sys_path": path, **(extra or {})},
         files,
         objects or {},
+        flush,
     )
 
 

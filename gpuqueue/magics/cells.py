@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from gpuqueue.client import Job, LocalClient, default_client, options_from
@@ -51,7 +52,14 @@ def run_cell(shell: Any, line: str, source: str) -> Job | None:
         )
     asked = parse_options(split_line(line))
     options = options_from(asked.options)
-    payload = cell_payload(source, shell.user_ns, shell=shell, ins=asked.ins, outs=asked.outs)
+    payload = cell_payload(
+        source,
+        shell.user_ns,
+        shell=shell,
+        ins=asked.ins,
+        outs=asked.outs,
+        waited=not asked.background,
+    )
     client = default_client()
     record = client.submit([(payload, options)])[0]
     if asked.background:
@@ -385,8 +393,26 @@ def bring_back(
         with contextlib.suppress(Exception):  # an Out that cannot be kept is not worth an error
             shell.displayhook.update_user_ns(values["<out>"])
     if just_run:
+        _flush_later(folder / RESULT)
         _surround(values.get("<around>") or {}, place)
     return values
+
+
+def _flush_later(path: Path) -> None:
+    """Have a large result reach the disk, which the job has not waited for."""
+    from gpuqueue.run.values import SOON
+
+    def flush() -> None:
+        with contextlib.suppress(OSError):
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+    with contextlib.suppress(OSError):
+        if path.stat().st_size >= SOON:
+            threading.Thread(target=flush, daemon=True).start()
 
 
 def _add_inputs(

@@ -196,6 +196,8 @@ def finish() -> None:
         namespace=namespace,
         leave=None,
         known=work.inputs,
+        # a notebook that waits has it at once, and sees to the disk afterwards
+        flush=not spec.get("waited"),
     )
     told = {name: why for name, why in problems.items() if not name.startswith("<")}
     for name, why in problems.items():

@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from gpuqueue.run.pickling import DEVICE, Sender
-from gpuqueue.run.values import load_file
+from gpuqueue.run.values import MAPPED, load_file
 
 __all__ = ["Inputs", "become", "same_bytes"]
 
@@ -107,7 +107,7 @@ class Inputs:
         return None
 
     def _look(self, names: Collection[str]) -> dict[str, Any]:
-        """Digests of the roots' pickles, sizes of what travels beside them; or why there is none."""
+        """Digests of the roots' pickles and sizes of what is beside them, or why there is none."""
         sender = Sender(self._namespace, self._hidden)
         roots = {name: self._roots[name].get() for name in names}
         sender.expect(list(roots.values()))
@@ -129,6 +129,7 @@ class Inputs:
         only_bytes = all(now[name] == before for name, before in self._before.items())
         if only_bytes and not any(sizes for _, sizes in now.values()):
             return {}, self._class_changes()
+        untouched = only_bytes and not _was_written(self._path)
         other: dict[str, Any] = {}
         pristine = load_file(self._path, into=other).objects
         ids = {id(value): number for number, value in pristine.items()}
@@ -137,7 +138,7 @@ class Inputs:
             value = held.get()
             if value is None or isinstance(value, _SAME) or number not in pristine:
                 continue
-            if only_bytes and not _has_bytes(value):
+            if only_bytes and (not _has_bytes(value) or (untouched and _is_mapped(value))):
                 continue
             if self._differs(value, pristine[number], ids, other):
                 changed[number] = value
@@ -179,6 +180,27 @@ _OF_CLASSES = frozenset(
         "__subclasshook__",
     ]
 )
+
+
+def _is_mapped(value: Any) -> bool:
+    """Whether an input's bytes were mapped from the file rather than read."""
+    size = getattr(value, "nbytes", 0)
+    return int(size() if callable(size) else size) >= MAPPED
+
+
+def _was_written(path: str) -> bool:
+    """Whether this process has written to memory that it has mapped from a file."""
+    here = False
+    try:
+        with open("/proc/self/smaps", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line[0].islower() or line[0].isdigit():
+                    here = line.rstrip("\n").endswith(path)
+                elif here and line.startswith("Anonymous:") and line.split()[1] != "0":
+                    return True
+    except OSError:
+        return True  # it cannot be told
+    return False
 
 
 def _has_bytes(value: Any) -> bool:

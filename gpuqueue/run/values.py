@@ -37,6 +37,8 @@ from gpuqueue.units import format_bytes
 
 __all__ = [
     "CHANGE",
+    "MAPPED",
+    "SOON",
     "Dumped",
     "FromFile",
     "Known",
@@ -53,7 +55,10 @@ _MAGIC = b"gpuqueue values 1\n"
 _ALIGN = 64
 _SEARCH_SECONDS = 1.0
 _LARGE = 16 << 20
-_MAPPED = 1 << 20
+MAPPED = 1 << 20
+"""Bytes of a buffer from which on it is mapped from the file instead of read."""
+SOON = 64 << 20
+"""Bytes from which on somebody who waits gets a file before it has reached the disk."""
 
 
 CHANGE = "<change "
@@ -211,8 +216,12 @@ def save_values(
     namespace: Mapping[str, Any] | None = None,
     leave: Collection[str] | None = (),
     known: Known | None = None,
+    flush: bool = True,
 ) -> dict[str, str]:
-    """Write named values to a file, whole or not at all; returns what is not in it, and why."""
+    """Write named values to a file, whole or not at all; returns what is not in it, and why.
+
+    Without ``flush``, a large file may reach the disk only later.
+    """
     dumped = dump_values(values, namespace=namespace, leave=leave, known=known)
     partial = f"{os.fspath(path)}.part"
     handle = os.open(partial, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -221,7 +230,8 @@ def save_values(
             for piece in dumped.pieces:
                 file.write(piece)
             file.flush()
-            os.fsync(file.fileno())
+            if flush or file.tell() < SOON:
+                os.fsync(file.fileno())
         os.rename(partial, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -327,7 +337,7 @@ class _Reader:
         return view if len(view) == size else None
 
     def _blob(self, start: int, size: int, *, readonly: bool = False) -> Any:
-        if size >= _MAPPED and (view := self._mapped(start, size)) is not None:
+        if size >= MAPPED and (view := self._mapped(start, size)) is not None:
             return view.toreadonly() if readonly else view
         # a bytearray, because an array over it can be written to
         blob = bytearray(size)
