@@ -133,6 +133,10 @@ class Inputs:
         other: dict[str, Any] = {}
         pristine = load_file(self._path, into=other).objects
         ids = {id(value): number for number, value in pristine.items()}
+        senders = (
+            Sender(other, None, ids),
+            Sender(self._namespace, None, self.numbers, self.number_of),
+        )
         changed: dict[int, Any] = {}
         for number, held in self._held.items():
             value = held.get()
@@ -140,17 +144,20 @@ class Inputs:
                 continue
             if only_bytes and (not _has_bytes(value) or (untouched and _is_mapped(value))):
                 continue
-            if self._differs(value, pristine[number], ids, other):
+            if self._differs(value, pristine[number], senders):
                 changed[number] = value
         return changed, self._class_changes()
 
-    def _differs(self, value: Any, old: Any, ids: Mapping[int, int], other: dict[str, Any]) -> bool:
+    def _differs(self, value: Any, old: Any, senders: tuple[Sender, Sender]) -> bool:
+        there_by, here_by = senders
         try:
-            there = _shallow(old, Sender(other, None, ids))
+            there_by.forget()
+            there = _shallow(old, there_by)
         except Exception:  # noqa: BLE001 - whatever the value's own code raises
             return False  # it is not sent as such
         try:
-            here = _shallow(value, Sender(self._namespace, None, self.numbers, self.number_of))
+            here_by.forget()
+            here = _shallow(value, here_by)
         except Exception:  # noqa: BLE001
             return True
         return here[0] != there[0] or not same_bytes(here[1], there[1])
@@ -205,6 +212,9 @@ def _was_written(path: str) -> bool:
 
 def _has_bytes(value: Any) -> bool:
     kind = type(value)
+    tables: Any = getattr(sys.modules.get("pandas"), "core", None)
+    if tables is not None and isinstance(value, tables.generic.NDFrame):
+        return True
     return kind.__module__.startswith(("numpy", "torch")) or kind in (bytearray, memoryview)
 
 
@@ -254,6 +264,13 @@ def _become(old: Any, new: Any) -> bool:
         return True
     if isinstance(old, types.FunctionType):
         return True  # loading the new one has filled the old one
+    tables: Any = getattr(sys.modules.get("pandas"), "core", None)
+    if tables is not None and isinstance(old, tables.generic.NDFrame):
+        flags = vars(old).get("_flags")  # they refer to it
+        vars(old).clear()
+        vars(old).update(vars(new))
+        vars(old)["_flags"] = flags
+        return True
     changed = _become_container(old, new)
     kind: Any = type(old)
     base: Any = object

@@ -174,6 +174,11 @@ def make_view(  # noqa: PLR0917
     return view
 
 
+def load_whole(text: bytes, buffers: list[Any]) -> Any:
+    """An object that was pickled by itself."""
+    return pickle.loads(text, buffers=buffers)
+
+
 def make_storage(data: Any, device: str) -> Any:
     """Memory for tensors, over bytes that have come; on its device where that may be used."""
     import torch
@@ -276,6 +281,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._leave = leave
         self.owners: set[int] = set()
         """Ids of the arrays and storages that are sent anyhow."""
+        self.whole = False
+        """Whether this is one object by itself, in which no array is a view."""
         self._kept: list[Any] = []
         self._devices: dict[int, str] = {}
         """Where the memory of tensors belongs, by the id of their storage."""
@@ -288,6 +295,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if isinstance(obj, BaseException) and _has_own_way_to_begin(kind):
             state = (obj.__cause__, obj.__context__, obj.__suppress_context__, dict(vars(obj)))
             return make_exception, (kind, obj.args), state, None, None, fill_exception
+        tables: Any = getattr(sys.modules.get("pandas"), "core", None)
+        if not self.whole and tables is not None and isinstance(obj, tables.generic.NDFrame):
+            return self._table(obj)
         library = kind.__module__
         of_library = library.startswith(("numpy", "torch")) or "torch.optim" in sys.modules
         if of_library and (found := self._of_library(kind, obj)):
@@ -328,11 +338,19 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return self._storage(torch, obj)
         return None
 
+    def _table(self, value: Any) -> Any:
+        """A table or series by itself: pandas must not find that its parts are shared."""
+        sender = Sender(self._main, self._leave)
+        sender.send_whole()
+        text, buffers = sender.dump(value)
+        return load_whole, (text, buffers)
+
     def _worth(self, base: Any, size: int, base_size: int) -> bool:
         return base_size <= max(_WORTH, _TIMES * size) or id(base) in self.owners
 
     def _array(self, value: Any) -> Any:
-        base, flags = value.base, value.flags
+        base: Any = None if self.whole else value.base
+        flags = value.flags
         if value.dtype.hasobject:
             return None
         if type(base) is not type(value) and flags.forc and value.size:
@@ -484,6 +502,10 @@ class Sender:
                     if value.numel() * value.element_size() == storage.nbytes():
                         self._pickler.owners.add(id(storage))
 
+    def send_whole(self) -> None:
+        """Send what follows by itself."""
+        self._pickler.whole = True
+
     def dump(
         self, value: Any, *, by_value: bool = False
     ) -> tuple[bytes, list[pickle.PickleBuffer]]:
@@ -495,6 +517,10 @@ class Sender:
             self._pickler.by_value = value
         self._pickler.dump(value)
         return self._file.getvalue(), list(self._buffers)
+
+    def forget(self) -> None:
+        """Begin anew: nothing has been sent yet."""
+        self._pickler.clear_memo()
 
     def numbered(self) -> dict[int, Any]:
         """What has been sent, by the number under which the receiver has it."""
