@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import os
+import pickle
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +18,9 @@ from gpuqueue.model import JobKind
 
 __all__ = ["cell_payload"]
 
+_HISTORY = re.compile(r"_{1,3}|_\d+|_i{1,3}|_i\d+|In|Out|_[io]h")
+"""Names of IPython's own that are sent if the cell reads them."""
+
 
 def cell_payload(
     source: str,
@@ -26,6 +31,7 @@ def cell_payload(
     outs: Sequence[str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
+    waited: bool = False,
 ) -> Payload:
     """A cell and the variables that it reads, ready to be queued.
 
@@ -40,6 +46,8 @@ def cell_payload(
         namespace itself.
     ins, outs
         Names to send and to bring back, instead of those found from the source.
+    waited
+        Whether somebody waits for it. Then large files may reach the disk a little later.
 
     Raises
     ------
@@ -58,8 +66,16 @@ def cell_payload(
     from gpuqueue.run.cellwork import hidden_names
 
     hidden = hidden_names(namespace, getattr(shell, "user_ns_hidden", {}))
+    # before anything of the user's is run by pickling it
+    surroundings = _surroundings(shell)
     wanted = _chosen(names, namespace, hidden, ins)
-    values, needs = _pickled(wanted, names.needs if ins is None else set(wanted), namespace, hidden)
+    dumped, needs = _pickled(
+        wanted,
+        names.needs if ins is None else set(wanted),
+        namespace,
+        hidden,
+        _magics(shell, source),
+    )
     for name in outs or ():
         if not name.isidentifier():
             raise InvalidRequest("out", f"{name!r} is not a name")
@@ -67,7 +83,7 @@ def cell_payload(
         JobKind.CELL,
         command=source.strip("\n"),
         tag=f"{_where()}[{count}]",
-        files={"payload": values},
+        files={"payload": dumped.pieces, "surroundings": surroundings},
         cwd=cwd,
         env=env,
         extra={
@@ -79,8 +95,33 @@ def cell_payload(
             "outs": None if outs is None else list(outs),
             "execution_count": count,
             "argv_of_kernel": list(sys.argv),
+            "waited": waited,
         },
+        flush=not waited,
+        objects=dumped.objects,
     )
+
+
+def _surroundings(shell: Any) -> bytes:
+    """What a cell sees besides its variables, see ``run/ambient.py``."""
+    from gpuqueue.run.ambient import take
+
+    std = sys.stdlib_module_names
+    imported = {name for name in list(sys.modules) if "." not in name and name[0] != "_"} - std
+    states = take() if shell is not None else {}
+    return pickle.dumps({"states": states, "imported": sorted(imported)})
+
+
+def _magics(shell: Any, source: str) -> dict[str, dict[str, Any]]:
+    """Magics that the notebook has defined itself and the cell may use."""
+    if shell is None:
+        return {}
+    from gpuqueue.run.cellwork import own_magics
+
+    return {
+        kind: {name: one for name, one in magics.items() if name in source}
+        for kind, magics in own_magics(shell).items()
+    }
 
 
 def _where() -> str:
@@ -118,7 +159,9 @@ def _chosen(
     names: Names, namespace: Mapping[str, Any], hidden: set[str], ins: Sequence[str] | None
 ) -> dict[str, Any]:
     if ins is None:
-        found = sorted((names.needs | names.wants) - hidden)
+        hidden = hidden - {name for name in names.needs if _HISTORY.fullmatch(name)}
+        mine = {name for name in namespace if not name.startswith("_")} if names.all else set()
+        found = sorted((names.needs | names.wants | mine) - hidden)
         return {name: namespace[name] for name in found if name in namespace}
     missing = [name for name in ins if name not in namespace]
     if missing:
@@ -127,13 +170,20 @@ def _chosen(
 
 
 def _pickled(
-    wanted: dict[str, Any], needs: set[str], namespace: Mapping[str, Any], hidden: set[str]
-) -> tuple[bytes, set[str]]:
+    wanted: dict[str, Any],
+    needs: set[str],
+    namespace: Mapping[str, Any],
+    hidden: set[str],
+    magics: dict[str, dict[str, Any]],
+) -> tuple[Any, set[str]]:
     """The container of the inputs; what is only wanted and cannot be sent is left out."""
     from gpuqueue.run.values import dump_values
 
-    pieces, problems = dump_values(wanted, namespace=namespace, leave=hidden)
-    for name, problem in problems.items():
+    extras = {"<magics>": magics} if any(magics.values()) else {}
+    dumped = dump_values({**wanted, **extras}, namespace=namespace, leave=hidden)
+    for name, problem in dumped.problems.items():
+        if name in extras:
+            continue
         if name in needs:
             raise PayloadError(
                 name,
@@ -141,4 +191,4 @@ def _pickled(
                 "--in a,b sends only the variables you name.",
             ) from None
         del wanted[name]
-    return b"".join(pieces), needs & set(wanted)
+    return dumped, needs & set(wanted)

@@ -150,9 +150,9 @@ class Job:
         return None
 
     def _cell_values(self, folder: Path) -> dict[str, Any]:
-        from gpuqueue.run.values import load_values
+        from gpuqueue.run.values import FromFile, load_values
 
-        values, problems = load_values(folder / RESULT)
+        values, problems = load_values(folder / RESULT, origins=FromFile(folder.parent / "payload"))
         if problems:
             names = "; ".join(f"{name}: {why}" for name, why in problems.items())
             print(f"gpuqueue: job {self.id}: not everything could be loaded here ({names})")

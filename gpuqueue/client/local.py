@@ -158,7 +158,9 @@ class LocalClient:
                 folder.mkdir(mode=0o700)
                 folders.append(folder)
                 for file_name, content in payload.files.items():
-                    _write(folder / file_name, content, flush=True)
+                    _write(
+                        folder / file_name, content, flush=payload.flush or _size(content) < _SOON
+                    )
                 _write(folder / SPEC, spec.encode(), flush=False)
                 if payload.files:
                     sync_folder(str(folder))
@@ -293,10 +295,20 @@ class LocalClient:
         self.store.close()
 
 
-def _write(path: Path, content: bytes, *, flush: bool) -> None:
+_SOON = 64 << 20
+"""Bytes from which on a payload may be flushed later, if it asks for that."""
+
+
+def _size(content: bytes | Sequence[Any]) -> int:
+    pieces = [content] if isinstance(content, bytes) else list[Any](content)
+    return sum(memoryview(piece).nbytes for piece in pieces)
+
+
+def _write(path: Path, content: bytes | Sequence[Any], *, flush: bool) -> None:
     handle = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
     with os.fdopen(handle, "wb") as file:
-        file.write(content)
+        for piece in [content] if isinstance(content, bytes) else list[Any](content):
+            file.write(piece)
         if flush:
             file.flush()
             os.fsync(handle)

@@ -18,6 +18,9 @@ __all__ = ["Names", "names_of"]
 _DOLLAR = re.compile(r"(?<![\$\\])\$([A-Za-z_]\w*)")
 _FLAGS = re.compile(r"^(?:\s*--?\w[\w-]*(?:[= ]\s*[\d.]+)?(?=\s))+\s")
 _RUN_BODY = frozenset({"time", "capture", "prun", "memit", "lprun", "mprun", "debug", "scalene"})
+_LISTS = frozenset({"who", "who_ls", "whos", "psearch", "reset", "reset_selective", "xdel"})
+_NAMESPACE = frozenset({"globals", "locals", "vars", "dir"})
+_RUN_TEXT = frozenset({"exec", "eval"})
 _TEXT_BODY = frozenset(
     [
         "!",
@@ -59,12 +62,15 @@ class Names:
         Bound, on some way through the cell.
     deletes
         Deleted without having been bound first.
+    all
+        It may read any name: it looks into the namespace itself, or runs text as code.
     """
 
     needs: set[str] = field(default_factory=set)
     wants: set[str] = field(default_factory=set)
     binds: set[str] = field(default_factory=set)
     deletes: set[str] = field(default_factory=set)
+    all: bool = False
 
 
 def names_of(code: str, transform: Callable[[str], str] = str) -> Names:
@@ -301,6 +307,12 @@ class _Walk(ast.NodeVisitor):
         own = {getattr(node, "name", "")}  # a function that calls itself
         for name in (reads | annotations) - own:
             self._later(name)
+        self.names.all |= any(
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Name)
+            and (call.func.id == "globals" or (call.func.id in _RUN_TEXT and bool(call.args)))
+            for call in ast.walk(node)
+        )
         for name in writes:
             self._maybe.add(name)
             self.names.binds.add(name)
@@ -331,6 +343,8 @@ class _Walk(ast.NodeVisitor):
         self.generic_visit(node)
         words = [part.value for part in node.args if isinstance(part, ast.Constant)]
         method = node.func
+        if isinstance(method, ast.Name) and method.id not in self._sure:
+            self._text_or_namespace(method.id, node.args)
         if (
             isinstance(method, ast.Attribute)
             and isinstance(method.value, ast.Call)
@@ -340,10 +354,22 @@ class _Walk(ast.NodeVisitor):
         ):
             self._ipython(method.attr, [str(word) for word in words])
 
+    def _text_or_namespace(self, name: str, args: list[ast.expr]) -> None:
+        if name in _NAMESPACE and not args:
+            self.names.all = True
+        elif name in _RUN_TEXT and args:
+            first = args[0]
+            if len(args) == 1 and isinstance(first, ast.Constant) and isinstance(first.value, str):
+                self._perhaps_code(first.value)
+            else:
+                self.names.all = True
+
     def _ipython(self, method: str, words: list[str]) -> None:
         if method in ("system", "getoutput") and words:
             self._expanded(words[0])
         elif method == "run_line_magic" and len(words) == 2:
+            if words[0] in _LISTS or (words[0] == "run" and "-i" in words[1].split()):
+                self.names.all = True
             self._expanded(words[1])
             self._perhaps_code(_FLAGS.sub("", words[1] + " "))
         elif method == "run_cell_magic" and len(words) == 3:

@@ -28,7 +28,9 @@ _PRIVATE = ("JPY_PARENT_PID", "GPUQUEUE_JOB_ID", "GPUQUEUE_ATTEMPT_DIR", "GPUQUE
 class Payload:
     """A job's work, ready to be written into its directory.
 
-    ``command`` is how it is shown; ``files`` are written beside the spec, name to content.
+    ``command`` is how it is shown; ``files`` are written beside the spec, name to content, which
+    may be in pieces. ``objects`` is what a cell's inputs are made of, by the numbers that its
+    results use. Without ``flush``, large files may reach the disk only later.
     """
 
     kind: JobKind
@@ -39,7 +41,9 @@ class Payload:
     cwd: str
     env: Mapping[str, str]
     extra: Mapping[str, Any] = field(default_factory=dict)
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    files: Mapping[str, bytes | Sequence[Any]] = field(default_factory=dict)
+    objects: Mapping[int, Any] = field(default_factory=dict, repr=False, compare=False)
+    flush: bool = True
 
     def spec(self) -> dict[str, Any]:
         """The content of ``spec.json``."""
@@ -186,10 +190,12 @@ def python_payload(
     *,
     command: str,
     tag: str,
-    files: Mapping[str, bytes],
+    files: Mapping[str, bytes | Sequence[Any]],
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
     extra: Mapping[str, Any] | None = None,
+    objects: Mapping[int, Any] | None = None,
+    flush: bool = True,
 ) -> Payload:
     """A payload that ``gpuqueue.run.<kind>`` runs in this interpreter, with this import path."""
     folder, values = _surroundings(cwd, env)
@@ -207,6 +213,8 @@ def python_payload(
         values,
         {"sys_path": path, **(extra or {})},
         files,
+        objects or {},
+        flush,
     )
 
 

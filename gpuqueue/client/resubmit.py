@@ -33,8 +33,9 @@ def resubmit(client: LocalClient, job: Job, *, priority: bool = False) -> Job:
     if spec is None:
         raise PayloadError("job", f"the directory of job {job.id} is gone; submit it anew")
     files = {}
-    if (folder / "payload").exists():
-        files["payload"] = (folder / "payload").read_bytes()
+    for name in ("payload", "surroundings"):
+        if (folder / name).exists():
+            files[name] = (folder / name).read_bytes()
     payload = Payload(
         kind=job.kind,
         program=spec["program"],

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from gpuqueue.client import Job, LocalClient, default_client, options_from
@@ -51,13 +52,21 @@ def run_cell(shell: Any, line: str, source: str) -> Job | None:
         )
     asked = parse_options(split_line(line))
     options = options_from(asked.options)
-    payload = cell_payload(source, shell.user_ns, shell=shell, ins=asked.ins, outs=asked.outs)
+    payload = cell_payload(
+        source,
+        shell.user_ns,
+        shell=shell,
+        ins=asked.ins,
+        outs=asked.outs,
+        waited=not asked.background,
+    )
     client = default_client()
     record = client.submit([(payload, options)])[0]
     if asked.background:
+        _remember(record.id, payload.objects)
         _in_background(shell, client, record.id)
         return Job(client, record.id)
-    error = _Foreground(shell, client, record.id).run()
+    error = _Foreground(shell, client, record.id, payload.objects).run()
     if error is not None:
         raise error
     return None
@@ -102,9 +111,13 @@ class _Follow:
             if not came:
                 self.clear()
             came = True
-            if self.last_error is not None:
+            # what comes on stderr after it may still be about it
+            about_it = output.get("name") == "stderr"
+            if self.last_error is not None and not about_it:
                 self.place.show(self.last_error)
                 self.last_error = None
+            if about_it and (self.last_error or {}).get("ename") == "SystemExit":
+                continue  # IPython says it again when it is raised here
             if output["output_type"] == "error":
                 self.last_error = output
             else:
@@ -122,8 +135,11 @@ class _Follow:
 class _Foreground(_Follow):
     """The cell waits: it tells why while the job is queued, and passes interrupts on."""
 
-    def __init__(self, shell: Any, client: LocalClient, job_id: int) -> None:
+    def __init__(
+        self, shell: Any, client: LocalClient, job_id: int, objects: Mapping[int, Any]
+    ) -> None:
         super().__init__(client, job_id, Here(shell))
+        self._objects = objects
         self._shell = shell
         self._status = _StatusLine(shell, job_id)
         self._interrupts: list[float] = []
@@ -135,8 +151,9 @@ class _Foreground(_Follow):
             job = super().run()
         self.clear()
         if self._going():
+            _remember(job.id, self._objects)
             return self._left(job)
-        values = bring_back(self._shell, self.client, job, self.place)
+        values = bring_back(self._shell, self.client, job, self.place, objects=self._objects)
         return self._error(job, values)
 
     @contextlib.contextmanager
@@ -202,6 +219,8 @@ class _Foreground(_Follow):
 
     def _error(self, job: Record, values: Mapping[str, Any]) -> BaseException | None:
         if job.state is JobState.SUCCEEDED:
+            if self.last_error is not None:
+                self.place.show(self.last_error)
             return None
         if self._interrupts:
             return self._interrupted(job)
@@ -303,34 +322,67 @@ def _most(job: Record) -> int:
     return _MOST if job.state is JobState.SUCCEEDED else _MOST_OF_FAILED
 
 
+_sent: dict[int, Mapping[int, Any]] = {}
+"""What the inputs of jobs were made of whose variables have not been brought yet, by job."""
+_MOST_SENT = 32
+
+
+def _remember(job_id: int, objects: Mapping[int, Any]) -> None:
+    """Keep what was sent until its results are asked for, so that they join it."""
+    _sent[job_id] = objects
+    while len(_sent) > _MOST_SENT:
+        del _sent[next(iter(_sent))]
+
+
 def bring_back(
     shell: Any,
     client: LocalClient,
     job: Record,
     place: Place,
     names: list[str] | None = None,
+    *,
+    objects: Mapping[int, Any] | None = None,
 ) -> dict[str, Any]:
     """Put what a cell made into the notebook's namespace, and say what stays behind and why.
 
-    Returns everything that could be loaded, the exception under ``<error>`` included.
+    Parameters
+    ----------
+    names
+        Bring only these.
+    objects
+        What the inputs were made of, of a cell that has just run. Where they are gone, such as
+        after a restart, copies of them are loaded from the job.
+
+    Returns
+    -------
+    Everything that could be loaded, the exception under ``<error>`` included.
     """
-    from gpuqueue.run.values import change_in_place, load_extras
+    from gpuqueue.run.values import FromFile, load_file
 
     space = shell.user_ns
+    just_run = objects is not None
+    if objects is None:
+        objects = _sent.pop(job.id, None)
+    copies = None if objects is not None else FromFile(client.home.job(job.id) / "payload")
+    origins: Mapping[int, Any] = copies if objects is None else objects  # type: ignore[assignment]
     folder = client.home.attempt(job.id, max(1, job.attempt))
+    most = _most(job) if names is None else None
     try:
-        values, problems = load_extras(folder / RESULT, most=_most(job) if names is None else None)
+        loaded = load_file(folder / RESULT, most=most, origins=origins)
     except (OSError, ValueError, EOFError) as error:
         place.write(f"gpuqueue: the result of job {job.id} cannot be read: {error}\n")
         return {}
     told = read_json(folder / "outcome.json") or {}
-    problems = told.get("problems", {}) | problems
+    values, problems = loaded.values, told.get("problems", {}) | loaded.problems
+    if copies is not None:
+        _add_inputs(copies, values, space, names)
     for name, value in values.items():
-        if name.startswith("<") or (names is not None and name not in names):
-            continue
-        if name in told.get("changed", ()) and name in space:
-            value = change_in_place(space[name], value)  # noqa: PLW2901
-        space[name] = value
+        if not name.startswith("<") and (names is None or name in names):
+            space[name] = value
+    _change(values, origins, space)
+    for kind, magics in (values.get("<magics>") or {}).items() if names is None else ():
+        for name, function in magics.items():
+            shell.register_magic_function(function, kind, name)
     for name in told.get("deleted", ()) if names is None else ():
         space.pop(name, None)
     for name, why in problems.items():
@@ -340,4 +392,74 @@ def bring_back(
     if names is None and "<out>" in values:
         with contextlib.suppress(Exception):  # an Out that cannot be kept is not worth an error
             shell.displayhook.update_user_ns(values["<out>"])
+    if just_run:
+        _flush_later(folder / RESULT)
+        _surround(values.get("<around>") or {}, place)
     return values
+
+
+def _flush_later(path: Path) -> None:
+    """Have a large result reach the disk, which the job has not waited for."""
+    from gpuqueue.run.values import SOON
+
+    def flush() -> None:
+        with contextlib.suppress(OSError):
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+    with contextlib.suppress(OSError):
+        if path.stat().st_size >= SOON:
+            threading.Thread(target=flush, daemon=True).start()
+
+
+def _add_inputs(
+    copies: Any, values: dict[str, Any], space: Mapping[str, Any], names: list[str] | None
+) -> None:
+    """Inputs that the cell has changed, where the notebook no longer has them."""
+    if not any(name.startswith("<change") for name in values):
+        return
+    for name, value in copies.load().items():
+        wanted = name in names if names is not None else name not in space
+        if not name.startswith("<") and wanted:
+            values.setdefault(name, value)
+
+
+def _change(values: Mapping[str, Any], origins: Mapping[int, Any], space: dict[str, Any]) -> None:
+    """Make objects what the cell has made of them."""
+    from gpuqueue.run.changes import become
+    from gpuqueue.run.values import CHANGE
+
+    for name, new in values.items():
+        if not name.startswith(CHANGE):
+            continue
+        old = origins[int(name.removeprefix(CHANGE).rstrip(">"))]
+        if not become(old, new):
+            for other in [other for other, value in space.items() if value is old]:
+                space[other] = new
+    for number, change in values.get("<classes>", {}).items():
+        kind = origins[number]
+        for name, value in change["set"].items():
+            with contextlib.suppress(AttributeError, TypeError):
+                setattr(kind, name, value)
+        for name in change["delete"]:
+            with contextlib.suppress(AttributeError, TypeError):
+                delattr(kind, name)
+
+
+def _surround(around: Mapping[str, Any], place: Place) -> None:
+    """Make this kernel's surroundings what the cell has made of the job's."""
+    from gpuqueue.run import ambient
+
+    os.environ.update(around.get("environ", {}))
+    for name in around.get("unset", ()):
+        os.environ.pop(name, None)
+    if folder := around.get("folder"):
+        try:
+            os.chdir(folder)
+        except OSError as error:
+            place.write(f"gpuqueue: the working directory stays as it was: {error}\n")
+    for name in ambient.put(around.get("states", {})):
+        place.write(f"gpuqueue: what the cell changed of the {name} could not be put here\n")

@@ -73,14 +73,14 @@ class Here:
         stream.flush()
 
     def show(self, output: Mapping[str, Any]) -> None:
-        """Show one output; an error is shown as text, unless the caller raises it."""
+        """Show one output; an error that the cell has survived."""
         kind, publisher = output["output_type"], self._shell.display_pub
         if kind == "stream":
             self.write(output["text"], output["name"])
         elif kind == "clear_output":
             publisher.clear_output(output["wait"])
         elif kind == "error":
-            self.write("\n".join(output["traceback"]) + "\n")
+            self._error(output)
         elif kind != "execute_result" or not self._result(output):
             publisher.publish(
                 data=output["data"],
@@ -88,6 +88,19 @@ class Here:
                 transient=output.get("transient", {}),
                 update=kind == "update_display_data",
             )
+
+    def _error(self, output: Mapping[str, Any]) -> None:
+        kernel = getattr(self._shell, "kernel", None)
+        if kernel is None or not hasattr(kernel, "iopub_socket"):
+            self.write("\n".join(output["traceback"]) + "\n")
+            return
+        sys.stdout.flush()
+        sys.stderr.flush()
+        content = {key: output[key] for key in ("ename", "evalue", "traceback")}
+        hook = self._shell.displayhook
+        kernel.session.send(
+            kernel.iopub_socket, "error", content, parent=hook.parent_header, ident=b"error"
+        )
 
     def _result(self, output: Mapping[str, Any]) -> bool:
         """Publish as a cell's result; False where only a display can be published."""

@@ -291,7 +291,6 @@ class CellRun:
                 "reason": reason[:2000],
                 "names": told.get("names", []),
                 "problems": told.get("problems", {}),
-                "changed": told.get("changed", []),
                 "deleted": told.get("deleted", []),
             },
         )

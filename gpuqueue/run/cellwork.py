@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
+import pickle
 import re
 import sys
 import threading
-import types
 import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuqueue.run.files import RESULT, read_json, write_json
 
-__all__ = ["IPYTHON_NAMES", "VALUES", "finish", "hidden_names", "prepare", "setup"]
+__all__ = [
+    "IPYTHON_NAMES", "VALUES", "finish", "hidden_names", "own_magics", "prepare", "setup",
+]  # fmt: skip
 
 VALUES = "values.json"
 """In the attempt: what came back and what did not, written by ``finish``."""
 
 IPYTHON_NAMES = re.compile(r"_+|_i+|_i\d+|_\d+|_[iod]h|_sh|In|Out|__builtins__|_exit_code")
 """Names that IPython itself sets, cell by cell."""
-
-
-_MOST_MARKED = 256 << 20
-"""Bytes of inputs up to which changes made in place are looked for."""
-
-_UNCHANGING = (
-    bool, int, float, complex, str, bytes, type(None), type, types.ModuleType, types.FunctionType,
-    types.BuiltinFunctionType, range,
-)  # fmt: skip
 
 
 class _Was:
@@ -55,7 +47,11 @@ class _Work:
     driver: Any
     spec: Mapping[str, Any]
     before: dict[str, _Was]
-    marks: dict[str, bytes]
+    inputs: Any
+    states: Mapping[str, bytes]
+    environ: Mapping[str, str]
+    magics: Mapping[str, Mapping[str, Any]]
+    folder: str
     result: Any = None
 
 
@@ -87,76 +83,106 @@ def hidden_names(namespace: Mapping[str, Any], hidden: Mapping[str, Any]) -> set
 
 
 def prepare() -> None:
-    """Make import path, arguments, namespace and history what they were in the notebook."""
+    """Make namespace, history and surroundings what they were in the notebook."""
+    from gpuqueue.run import ambient
+    from gpuqueue.run.changes import Inputs
+    from gpuqueue.run.values import load_file
+
     work, shell = _Work, _Work.shell
-    order = work.driver.order
-    work.spec = spec = read_json(os.path.join(order["job_dir"], "spec.json"))
+    folder = work.driver.order["job_dir"]
+    work.spec = spec = read_json(os.path.join(folder, "spec.json"))
+    around: dict[str, Any] = {"states": {}, "imported": []}
+    # a job of an earlier release has none
+    with (
+        contextlib.suppress(FileNotFoundError),
+        open(os.path.join(folder, "surroundings"), "rb") as file,
+    ):
+        around = pickle.load(file)
+    # modules are found as in the notebook, before anything is imported
+    states = around["states"]
     sys.path[:] = spec["sys_path"]
     sys.argv[:] = spec.get("argv_of_kernel") or sys.argv
-    with open(os.path.join(order["job_dir"], "payload"), "rb") as file:
-        from gpuqueue.run.values import parse_values
-
-        values, problems = parse_values(io.BytesIO(file.read()))
-    needed = [name for name in problems if name in spec["needs"]]
+    path = os.path.join(folder, "payload")
+    loaded = load_file(path)
+    needed = [name for name in loaded.problems if name in spec["needs"]]
     if needed:
-        raise ImportError("; ".join(f"{name}: {problems[name]}" for name in needed))
+        raise ImportError("; ".join(f"{name}: {loaded.problems[name]}" for name in needed))
+    values = {name: value for name, value in loaded.values.items() if not name.startswith("<")}
     shell.user_ns.update(values)
+    _history(shell, values)
+    for kind, magics in loaded.values.get("<magics>", {}).items():
+        for name, function in magics.items():
+            shell.register_magic_function(function, kind, name)
+    work.magics = own_magics(shell)
     for name in spec["deletes"]:
         shell.user_ns.setdefault(name, None)
     shell.execution_count = spec.get("execution_count", 1)
     work.before = {name: _Was(value) for name, value in shell.user_ns.items()}
-    work.marks = _marks(values, os.path.getsize(os.path.join(order["job_dir"], "payload")))
+    hidden = hidden_names(shell.user_ns, shell.user_ns_hidden)
+    work.inputs = Inputs(path, values, loaded.objects, shell.user_ns, hidden)
+    del loaded, values
 
     def remember(result: Any) -> None:
         shell.events.unregister("post_run_cell", remember)
         work.result = result
 
     shell.events.register("post_run_cell", remember)
+    ambient.put(states, imported=around["imported"])
+    work.states = ambient.take()
+    work.environ, work.folder = dict(os.environ), os.getcwd()
+    # taking them may have used some
+    ambient.put({n: data for n, data in states.items() if "random" in n}, wait=False)
 
 
-def _marks(values: Mapping[str, Any], size: int) -> dict[str, bytes]:
-    """Fingerprints of the inputs that the cell may change in place."""
-    from gpuqueue.run.values import fingerprint
-
-    if size > _MOST_MARKED:
-        return {}
-    marks = {
-        name: fingerprint(value, _Work.shell.user_ns)
-        for name, value in values.items()
-        if not isinstance(value, _UNCHANGING)
+def own_magics(shell: Any) -> dict[str, dict[str, Any]]:
+    """Magics that the notebook has defined itself, by kind and name."""
+    return {
+        kind: {
+            name: function
+            for name, function in magics.items()
+            if getattr(function, "__module__", "") == "__main__"
+        }
+        for kind, magics in shell.magics_manager.magics.items()
     }
-    return {name: mark for name, mark in marks.items() if mark}
 
 
-def _changed() -> list[str]:
-    """Inputs that are the same objects as before, with other content."""
-    from gpuqueue.run.values import fingerprint
-
-    work, namespace = _Work, _Work.shell.user_ns
-    return [
-        name
-        for name, mark in work.marks.items()
-        if name in namespace
-        and work.before[name].is_(namespace[name])
-        and fingerprint(namespace[name], namespace) != mark
-    ]
+def _history(shell: Any, values: Mapping[str, Any]) -> None:
+    """Have what the cell reads of IPython's history where IPython looks for it."""
+    for name in ("_oh", "Out"):
+        if name in values:
+            shell.user_ns["_oh"] = shell.user_ns["Out"] = values[name]
+    for name in ("_", "__", "___"):
+        if name in values:
+            setattr(shell.displayhook, name, values[name])
 
 
 def finish() -> None:
     """Save what the cell made: the names it bound, its last value, its exception."""
-    from gpuqueue.run.values import save_values
+    from gpuqueue.run.values import CHANGE, save_values
 
     for stream in (sys.stdout, sys.stderr):
         _drain(stream)
     work, shell = _Work, _Work.shell
     namespace, spec = shell.user_ns, work.spec
     attempt = work.driver.order["attempt"]
+    extras: dict[str, Any] = {"<around>": _around()}
     values = dict(_made(namespace, spec))
-    changed = _changed() if spec["outs"] is None else []
-    values |= {name: namespace[name] for name in changed}
     asked = spec["outs"]
     missing = {name: "the cell did not make it" for name in asked or () if name not in values}
-    extras: dict[str, Any] = {}
+    names_of: dict[str, str] = {}
+    if asked is None:
+        changed, classes = work.inputs.changes()
+        for number, value in changed.items():
+            extras[f"{CHANGE}{number}>"] = value
+            names_of[f"{CHANGE}{number}>"] = _called(value)
+        if classes:
+            extras["<classes>"] = classes
+    new = {
+        kind: {n: one for n, one in magics.items() if work.magics[kind].get(n) is not one}
+        for kind, magics in own_magics(shell).items()
+    }
+    if any(new.values()):
+        extras["<magics>"] = new
     result = work.result
     if result is not None:
         error = result.error_before_exec or result.error_in_exec
@@ -165,18 +191,53 @@ def finish() -> None:
         elif result.result is not None:
             extras["<out>"] = result.result
     problems = save_values(
-        os.path.join(attempt, RESULT), {**values, **extras}, namespace=namespace, leave=None
+        os.path.join(attempt, RESULT),
+        {**values, **extras},
+        namespace=namespace,
+        leave=None,
+        known=work.inputs,
+        # a notebook that waits has it at once, and sees to the disk afterwards
+        flush=not spec.get("waited"),
     )
-    problems = {name: why for name, why in problems.items() if not name.startswith("<")}
+    told = {name: why for name, why in problems.items() if not name.startswith("<")}
+    for name, why in problems.items():
+        if name in names_of:
+            told[names_of[name]] = f"it was changed in place, and {why}"
+        elif name == "<classes>":
+            told["a class"] = f"its attributes were changed, and {why}"
     write_json(
         os.path.join(attempt, VALUES),
         {
             "names": [name for name in values if name not in problems],
-            "problems": problems | missing,
-            "changed": changed,
+            "problems": told | missing,
             "deleted": [name for name in work.before if _was_deleted(name)],
         },
     )
+
+
+def _called(value: Any) -> str:
+    """A variable for an object, or else its kind."""
+    for name, other in _Work.shell.user_ns.items():
+        if other is value and not IPYTHON_NAMES.fullmatch(name):
+            return str(name)
+    return f"a {type(value).__qualname__}"
+
+
+def _around() -> dict[str, Any]:
+    """What the cell has changed besides variables."""
+    from gpuqueue.run import ambient
+
+    work = _Work
+    now, environ = ambient.take(), dict(os.environ)
+    with contextlib.suppress(FileNotFoundError):  # the cell has removed the folder it is in
+        folder = os.getcwd()
+        return {
+            "states": {n: data for n, data in now.items() if work.states.get(n) != data},
+            "environ": {n: v for n, v in environ.items() if work.environ.get(n) != v},
+            "unset": [name for name in work.environ if name not in environ],
+            "folder": folder if folder != work.folder else None,
+        }
+    return {}
 
 
 def _drain(stream: Any, patience: float = 2.0) -> None:
@@ -214,6 +275,7 @@ def _made(namespace: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[tup
         yield from ((name, namespace[name]) for name in spec["outs"] if name in namespace)
         return
     hidden = hidden_names(namespace, _Work.shell.user_ns_hidden)
+    hidden -= {name for name in spec["binds"] if name in ("_", "__", "___")}
     before = _Work.before
     for name, value in list(namespace.items()):
         was = before.get(name)

@@ -9,36 +9,43 @@ and its out-of-band buffers (pickle protocol 5) are::
 
 All names are pickled by one pickler, one after another, so that objects shared between names stay
 shared; still each name loads on its own, and one that cannot be loaded costs only itself and what
-shares objects with it. Names in angle brackets are not variables: see ``load_extras``.
+shares objects with it. Names in angle brackets are not variables: ``<error>``,
+``<out>``, ``<change N>`` and others.
 
-Functions of ``__main__`` are attached to the ``__main__`` of the process that loads them, as if
-they had been defined there; classes that the process knows already are left as they are.
+How objects are pickled is in ``pickling.py``. What a pickler has sent is known on both sides by the
+number that pickle gave it: a job's result names what came with the inputs by that number
+(``Loaded.objects``, ``origins``), so that the notebook's own objects are found again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import json
+import mmap
 import os
 import pickle
 import pickletools
-import sys
 import time
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-import cloudpickle
-from cloudpickle import cloudpickle as inner
-
+from gpuqueue.run.pickling import Sender, is_filled, loading, main_namespace
 from gpuqueue.units import format_bytes
 
 __all__ = [
+    "CHANGE",
+    "MAPPED",
+    "SOON",
+    "Dumped",
+    "FromFile",
+    "Known",
+    "Loaded",
     "Unpicklable",
     "dump_values",
-    "load_extras",
+    "load_file",
     "load_values",
     "parse_values",
     "save_values",
@@ -48,6 +55,25 @@ _MAGIC = b"gpuqueue values 1\n"
 _ALIGN = 64
 _SEARCH_SECONDS = 1.0
 _LARGE = 16 << 20
+MAPPED = 1 << 20
+"""Bytes of a buffer from which on it is mapped from the file instead of read."""
+SOON = 64 << 20
+"""Bytes from which on somebody who waits gets a file before it has reached the disk."""
+
+
+CHANGE = "<change "
+"""Begins the name of what an object that the receiver has is to become: ``<change 12>``."""
+
+
+class Known(Protocol):
+    """Objects that the receiver has too."""
+
+    @property
+    def numbers(self) -> Mapping[int, int]:
+        """Numbers by id."""
+
+    def number_of(self, value: Any) -> int | None:
+        """The number of an object, if the receiver has just this one."""
 
 
 class Unpicklable(Exception):
@@ -73,109 +99,23 @@ class Unpicklable(Exception):
         self.reason = reason
 
 
-# -- pickling ---------------------------------------------------------------------------------
+@dataclass
+class Dumped:
+    """A container that is ready to be written.
 
-
-class _Main:
-    """Stands for the namespace of ``__main__`` in a pickle."""
-
-    def __reduce__(self) -> tuple[Callable[[], dict[str, Any]], tuple[()]]:
-        return main_namespace, ()
-
-
-def main_namespace() -> dict[str, Any]:
-    """The namespace to which loaded functions of ``__main__`` are attached."""
-    return sys.modules["__main__"].__dict__
-
-
-_fresh: dict[int, type] = {}
-_filled: set[int] = set()
-"""Functions and classes that the load in progress has finished, by id."""
-
-
-def make_class(maker: Callable[..., type], *args: Any) -> type:
-    """Make a class by value, or find the one that this process knows under its tracking id."""
-    known = args[-2] in inner._DYNAMIC_CLASS_TRACKER_BY_ID  # noqa: SLF001 - there is no public way
-    made = maker(*args)
-    if not known:
-        _fresh[id(made)] = made
-    return made
-
-
-def fill_class(made: type, state: Any) -> type:
-    """Fill a class that has just been made; one that was here before keeps what it has."""
-    if _fresh.pop(id(made), None) is not None:
-        inner._class_setstate(made, state)  # noqa: SLF001
-    _filled.add(id(made))
-    return made
-
-
-def fill_function(made: types.FunctionType, state: Any) -> None:
-    """Fill a function, without replacing the builtins of the namespace it joins."""
-    builtins = made.__globals__.get("__builtins__")
-    inner._function_setstate(made, state)  # noqa: SLF001
-    if builtins is not None:
-        made.__globals__["__builtins__"] = builtins
-    _filled.add(id(made))
-
-
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """cloudpickle, with functions and classes of ``__main__`` as this module's docstring says.
-
-    Parameters
+    Attributes
     ----------
-    namespace
-        The sender's ``__main__``.
-    leave
-        Names of globals that functions do not carry along; None: they carry none.
+    pieces
+        The container's bytes, in pieces that are not copied.
+    problems
+        What cannot be sent, and why.
+    objects
+        What was sent, by number.
     """
 
-    def __init__(
-        self,
-        file: Any,
-        namespace: Mapping[str, Any],
-        leave: Collection[str] | None,
-        buffers: list[pickle.PickleBuffer],
-    ) -> None:
-        super().__init__(file, protocol=5, buffer_callback=buffers.append)
-        self.globals_ref[id(namespace)] = _Main()
-        self._main = namespace
-        self._leave = leave
-
-    def reducer_override(self, obj: Any) -> Any:
-        """Reduce functions and classes in our own way."""
-        reduced = super().reducer_override(obj)
-        if not isinstance(reduced, tuple) or len(reduced) != 6:
-            return reduced
-        make, args, state, _, _, fill = reduced
-        if fill is inner._class_setstate:  # noqa: SLF001
-            return make_class, (make, *args), state, None, None, fill_class
-        if fill is inner._function_setstate:  # noqa: SLF001
-            if obj.__globals__ is self._main:
-                carried = state[1]["__globals__"]
-                state[1]["__globals__"] = {
-                    name: value
-                    for name, value in carried.items()
-                    if self._leave is not None and name not in self._leave
-                }
-            return make, args, state, None, None, fill_function
-        return reduced
-
-
-class _Sender:
-    """One pickler over several names."""
-
-    def __init__(self, namespace: Mapping[str, Any], leave: Collection[str] | None) -> None:
-        self._file = io.BytesIO()
-        self._buffers: list[pickle.PickleBuffer] = []
-        self._pickler = _Pickler(self._file, namespace, leave, self._buffers)
-
-    def dump(self, value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
-        self._file.seek(0)
-        self._file.truncate()
-        self._buffers.clear()
-        self._pickler.dump(value)
-        return self._file.getvalue(), list(self._buffers)
+    pieces: list[Any]
+    problems: dict[str, Unpicklable]
+    objects: dict[int, Any]
 
 
 def dump_values(
@@ -183,11 +123,19 @@ def dump_values(
     *,
     namespace: Mapping[str, Any] | None = None,
     leave: Collection[str] | None = (),
-) -> tuple[list[Any], dict[str, Unpicklable]]:
-    """Pickle named values; returns the container in pieces, and what cannot be sent and why.
+    known: Known | None = None,
+) -> Dumped:
+    """Pickle named values.
 
-    ``namespace`` is the sender's ``__main__``; ``leave`` names globals that functions do not
-    carry along, None for all of them.
+    Parameters
+    ----------
+    values
+        Values by name. What is named ``<change N>`` is sent by value even if it is known.
+    namespace, leave
+        The sender's ``__main__``, and names of globals that functions do not carry along, None for
+        all of them.
+    known
+        Objects that the receiver has.
     """
     namespace = main_namespace() if namespace is None else namespace
     problems: dict[str, Unpicklable] = {}
@@ -195,11 +143,12 @@ def dump_values(
     weights = dict.fromkeys(order, _LARGE)
     passes = 0
     while True:
-        sender = _Sender(namespace, leave)
+        sender = _sender(namespace, leave, known)
+        sender.expect(values.values())
         done: dict[str, tuple[bytes, list[pickle.PickleBuffer]]] = {}
         for name in order:
             try:
-                done[name] = sender.dump(values[name])
+                done[name] = sender.dump(values[name], by_value=name.startswith(CHANGE))
             except Exception as error:  # noqa: BLE001 - whatever the value's own code raises
                 problems[name] = _blame(name, values[name], error, namespace, leave)
                 order.remove(name)
@@ -209,27 +158,23 @@ def dump_values(
             # whoever comes first, hence the second look.
             for name, parts in done.items():
                 weights[name] = max(weights[name], _size(*parts))
-            by_weight = sorted(order, key=weights.__getitem__)
+            by_weight = sorted(order, key=lambda name: (name[0] != "<", weights[name]))
             passes += 1
             if by_weight == order or passes > 2:
-                return _assemble(done, problems), problems
+                return Dumped(_assemble(done, problems), problems, sender.numbered())
             order = by_weight
+
+
+def _sender(
+    namespace: Mapping[str, Any], leave: Collection[str] | None, known: Known | None
+) -> Sender:
+    if known is None:
+        return Sender(namespace, leave)
+    return Sender(namespace, leave, known.numbers, known.number_of)
 
 
 def _size(text: bytes, buffers: list[pickle.PickleBuffer]) -> int:
     return len(text) + sum(buffer.raw().nbytes for buffer in buffers)
-
-
-def fingerprint(value: Any, namespace: Mapping[str, Any]) -> bytes:
-    """What changes when a value is changed in place; empty where that cannot be told."""
-    try:
-        text, buffers = _Sender(namespace, None).dump(value)
-    except Exception:  # noqa: BLE001 - whatever the value's own code raises
-        return b""
-    digest = hashlib.blake2b(text)
-    for buffer in buffers:
-        digest.update(buffer.raw())
-    return digest.digest()
 
 
 def _assemble(
@@ -270,23 +215,29 @@ def save_values(
     *,
     namespace: Mapping[str, Any] | None = None,
     leave: Collection[str] | None = (),
+    known: Known | None = None,
+    flush: bool = True,
 ) -> dict[str, str]:
-    """Write named values to a file, whole or not at all; returns what is not in it, and why."""
-    pieces, problems = dump_values(values, namespace=namespace, leave=leave)
+    """Write named values to a file, whole or not at all; returns what is not in it, and why.
+
+    Without ``flush``, a large file may reach the disk only later.
+    """
+    dumped = dump_values(values, namespace=namespace, leave=leave, known=known)
     partial = f"{os.fspath(path)}.part"
     handle = os.open(partial, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
-            for piece in pieces:
+            for piece in dumped.pieces:
                 file.write(piece)
             file.flush()
-            os.fsync(file.fileno())
+            if flush or file.tell() < SOON:
+                os.fsync(file.fileno())
         os.rename(partial, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(partial)
         raise
-    return {name: str(error) for name, error in problems.items()}
+    return {name: str(error) for name, error in dumped.problems.items()}
 
 
 # -- finding the culprit ----------------------------------------------------------------------
@@ -308,7 +259,7 @@ def _blame(
                 continue
             seen.add(id(part))
             try:
-                _Sender(namespace, leave).dump(part)
+                Sender(namespace, leave).dump(part)
             except Exception as found:  # noqa: BLE001
                 path, culprit, error = path + label, part, found
                 break
@@ -372,8 +323,22 @@ class _Reader:
         self.header = json.loads(file.read(length))
         head = len(_MAGIC) + 8 + length
         self._base = head + (-head % _ALIGN)
+        self._map: Any = None
+
+    def _mapped(self, start: int, size: int) -> Any:
+        """A part of the file in memory: it can be written to, and the file stays as it is."""
+        if self._map is None:
+            try:
+                length = os.fstat(self._file.fileno()).st_size
+                self._map = memoryview(mmap.mmap(self._file.fileno(), length, mmap.MAP_PRIVATE))
+            except (OSError, ValueError, AttributeError):
+                self._map = memoryview(b"")  # it is no file
+        view = self._map[self._base + start : self._base + start + size]
+        return view if len(view) == size else None
 
     def _blob(self, start: int, size: int, *, readonly: bool = False) -> Any:
+        if size >= MAPPED and (view := self._mapped(start, size)) is not None:
+            return view.toreadonly() if readonly else view
         # a bytearray, because an array over it can be written to
         blob = bytearray(size)
         self._file.seek(self._base + start)
@@ -391,8 +356,7 @@ class _Reader:
         return int(entry["pickle"][1] + sum(size for _, size, _ in entry["buffers"]))
 
     def pickle(self, name: str) -> bytearray:
-        text: bytearray = self._blob(*self.header["names"][name]["pickle"])
-        return text
+        return bytearray(self._blob(*self.header["names"][name]["pickle"]))
 
     def buffers(self, name: str) -> Iterator[Any]:
         for start, size, readonly in self.header["names"][name]["buffers"]:
@@ -412,27 +376,67 @@ class _Memo(dict[int, Any]):
 _LOST = object()
 
 
-def _load_all(reader: _Reader, names: list[str]) -> dict[str, Any]:
+@dataclass
+class Loaded:
+    """What was in a container.
+
+    Attributes
+    ----------
+    values
+        By name.
+    problems
+        What is not there, or could not be loaded, and why.
+    objects
+        Everything that was made, by the number that the sender knows it by.
+    """
+
+    values: dict[str, Any]
+    problems: dict[str, str]
+    objects: dict[int, Any] = field(default_factory=dict)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Finds objects that this process has by their number."""
+
+    def __init__(self, file: Any, buffers: Any, origins: Mapping[int, Any]) -> None:
+        super().__init__(file, buffers=buffers)
+        self._origins = origins
+
+    def persistent_load(self, number: Any) -> Any:
+        return self._origins[number]
+
+
+class _PatientUnpickler(pickle._Unpickler):  # noqa: SLF001
+    """The same in Python: the memo of C's cannot be handed on."""
+
+    def __init__(self, file: Any, buffers: Any, origins: Mapping[int, Any]) -> None:
+        super().__init__(file, buffers=buffers)
+        self._origins = origins
+
+    def persistent_load(self, number: Any) -> Any:
+        return self._origins[number]
+
+
+def _load_all(reader: _Reader, names: list[str], origins: Mapping[int, Any]) -> Loaded:
     """The quick way: one unpickler over all names."""
     stream = io.BytesIO(b"".join(reader.pickle(name) for name in names))
     buffers = (buffer for name in names for buffer in reader.buffers(name))
-    unpickler = pickle.Unpickler(stream, buffers=buffers)
-    return {name: unpickler.load() for name in names}
+    unpickler = _Unpickler(stream, buffers, origins)
+    values = {name: unpickler.load() for name in names}
+    return Loaded(values, {}, unpickler.memo.copy())
 
 
-def _load_each(reader: _Reader, names: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
+def _load_each(reader: _Reader, names: list[str], origins: Mapping[int, Any]) -> Loaded:
     """The patient way: a name that cannot be loaded costs itself and what shares with it."""
     values: dict[str, Any] = {}
     problems: dict[str, str] = {}
     memo = _Memo()
-    _filled.clear()
     for name in names:
         before = len(memo)
         text = bytearray()
         try:
             text = reader.pickle(name)
-            # the memo of C's Unpickler cannot be handed on, that of Python's can
-            unpickler: Any = pickle._Unpickler(io.BytesIO(text), buffers=reader.buffers(name))  # noqa: SLF001
+            unpickler: Any = _PatientUnpickler(io.BytesIO(text), reader.buffers(name), origins)
             unpickler.memo = memo
             values[name] = unpickler.load()
         except Exception as error:  # noqa: BLE001 - loading runs the user's own code
@@ -444,7 +448,8 @@ def _load_each(reader: _Reader, names: list[str]) -> tuple[dict[str, Any], dict[
             for index in range(before, before + count):
                 if not _is_whole(memo.get(index, _LOST)):
                     memo[index] = _LOST
-    return values, problems
+    made = {index: value for index, value in memo.items() if value is not _LOST}
+    return Loaded(values, problems, made)
 
 
 def _memoized(text: bytearray) -> int:
@@ -461,22 +466,37 @@ def _is_whole(value: Any) -> bool:
     Without this, one result that cannot be loaded would cost every function and class beside it.
     """
     if isinstance(value, type | types.FunctionType):
-        return id(value) in _filled or value.__module__ != "__main__"
+        return is_filled(value) or value.__module__ != "__main__"
     return value is main_namespace() or isinstance(
         value, str | bytes | int | float | types.ModuleType | types.BuiltinFunctionType
     )
 
 
-def parse_values(file: Any, *, most: int | None = None) -> tuple[dict[str, Any], dict[str, str]]:
-    """Load what is in an open container; returns values, and problems by name.
+def parse_values(
+    file: Any,
+    *,
+    most: int | None = None,
+    origins: Mapping[int, Any] | None = None,
+    into: dict[str, Any] | None = None,
+) -> Loaded:
+    """Load what is in an open container.
 
-    A value of more than ``most`` bytes is not loaded.
+    Parameters
+    ----------
+    file
+        Open for reading; where it is a real file, large buffers are mapped, not copied.
+    most
+        A value of more bytes is not loaded.
+    origins
+        Objects that this process has and the container names by number.
+    into
+        The namespace that functions are attached to, instead of ``__main__``.
     """
     reader = _Reader(file)
     problems: dict[str, str] = dict(reader.header["problems"])
     names = list(reader.header["names"])
     for index, name in enumerate(names):
-        if most is not None and reader.size(name) > most:
+        if most is not None and name[0] != "<" and reader.size(name) > most:
             # what follows is as large or may share objects with this one
             for other in names[index:]:
                 size = format_bytes(reader.size(other))
@@ -484,70 +504,63 @@ def parse_values(file: Any, *, most: int | None = None) -> tuple[dict[str, Any],
                 problems[other] = f"it is large ({size})" if large else f"it comes with {name}"
             del names[index:]
             break
+    given = {} if origins is None else origins
+    with loading(into):
+        try:
+            loaded = _load_all(reader, names, given)
+        except Exception:  # noqa: BLE001 - loading runs the user's own code
+            loaded = _load_each(reader, names, given)
+    loaded.problems = problems | loaded.problems
+    return loaded
+
+
+def load_file(
+    path: str | os.PathLike[str],
+    *,
+    most: int | None = None,
+    origins: Mapping[int, Any] | None = None,
+    into: dict[str, Any] | None = None,
+) -> Loaded:
+    """As ``parse_values``, from a file; one that does not exist holds nothing."""
     try:
-        return _load_all(reader, names), problems
-    except Exception:  # noqa: BLE001 - loading runs the user's own code
-        values, found = _load_each(reader, names)
-        return values, problems | found
+        with open(path, "rb") as file:
+            return parse_values(file, most=most, origins=origins, into=into)
+    except FileNotFoundError:
+        return Loaded({}, {})
 
 
-def load_values(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, str]]:
+class FromFile(dict[int, Any]):
+    """The objects of a container by number, loaded when the first of them is asked for."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__()
+        self.path = path
+        self.values_of: dict[str, Any] | None = None
+
+    def __missing__(self, number: int) -> Any:
+        if self.values_of is not None:
+            raise KeyError(number)
+        self.load()
+        return self[number]
+
+    def load(self) -> dict[str, Any]:
+        """Load it, if that has not been done; returns the named values."""
+        if self.values_of is None:
+            loaded = load_file(self.path)
+            self.update(loaded.objects)
+            self.values_of = loaded.values
+        return self.values_of
+
+
+def load_values(
+    path: str | os.PathLike[str], *, origins: Mapping[int, Any] | None = None
+) -> tuple[dict[str, Any], dict[str, str]]:
     """The variables in a file of values, and why others are not there or cannot be loaded here.
 
     A file that does not exist holds nothing.
     """
-    values, problems = _load(path)
+    loaded = load_file(path, origins=origins)
     return (
-        {name: value for name, value in values.items() if not name.startswith("<")},
-        {name: why for name, why in problems.items() if not name.startswith("<")},
+        {name: value for name, value in loaded.values.items() if not name.startswith("<")},
+        {name: why for name, why in loaded.problems.items() if not name.startswith("<")},
     )
-
-
-def load_extras(
-    path: str | os.PathLike[str], *, most: int | None = None
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """As ``load_values``, with what is not a variable too: ``<error>``, ``<out>``.
-
-    Values of more than ``most`` bytes stay in the file, and are named as problems.
-    """
-    return _load(path, most)
-
-
-def _load(
-    path: str | os.PathLike[str], most: int | None = None
-) -> tuple[dict[str, Any], dict[str, str]]:
-    try:
-        with open(path, "rb") as file:
-            return parse_values(file, most=most)
-    except FileNotFoundError:
-        return {}, {}
-
-
-def change_in_place(old: Any, new: Any) -> Any:
-    """Make an object what its changed copy is, and return it; where that cannot be, the copy.
-
-    Its own identity is kept, so that other names for it see the change; what it holds is the
-    copy's.
-    """
-    if type(old) is not type(new):
-        return new
-    if isinstance(old, list | bytearray):
-        old[:] = new
-    elif isinstance(old, dict | set):
-        old.clear()
-        old.update(new)
-    elif hasattr(old, "shape") and hasattr(old, "__setitem__"):
-        if old.shape != new.shape or old.dtype != new.dtype:
-            return new
-        try:
-            old[...] = new
-        except Exception:  # noqa: BLE001 - read-only, or an array of another kind
-            return new
-    elif isinstance(old, type | types.ModuleType | types.FunctionType) or not hasattr(
-        old, "__dict__"
-    ):
-        return new
-    else:
-        vars(old).clear()
-        vars(old).update(vars(new))
-    return old

@@ -17,7 +17,7 @@ from conftest import until
 
 from gpuqueue.client.cell import cell_payload
 from gpuqueue.run.process import marked
-from gpuqueue.run.values import load_extras
+from gpuqueue.run.values import load_file
 
 
 class Attempt:
@@ -27,7 +27,9 @@ class Attempt:
         payload = cell_payload(source, namespace, cwd=folder)
         self.folder = folder / "1"
         (self.folder / "run").mkdir(parents=True)
-        (folder / "payload").write_bytes(payload.files["payload"])
+        for name, content in payload.files.items():
+            (folder / name).write_bytes(b"".join(content) if name == "payload" else content)
+        self.objects = payload.objects
         (folder / "spec.json").write_text(json.dumps(payload.spec()))
         env = {**payload.env, "GPUQUEUE_ATTEMPT_DIR": str(self.folder), "GPUQUEUE_JOB_ID": "7"}
         env.pop("PYTEST_CURRENT_TEST", None)
@@ -58,7 +60,8 @@ class Attempt:
 
     @property
     def values(self) -> dict[str, Any]:
-        return load_extras(self.folder / "result")[0]
+        found = load_file(self.folder / "result", origins=self.objects).values
+        return {name: value for name, value in found.items() if name != "<around>"}
 
 
 Start = Callable[..., Attempt]

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuqueue.run.changes import become
 from gpuqueue.run.values import (
-    change_in_place,
     dump_values,
-    load_extras,
+    load_file,
     load_values,
     parse_values,
     save_values,
@@ -23,8 +23,8 @@ from gpuqueue.run.values import (
 
 
 def there_and_back(values: dict[str, Any], **words: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    pieces, _ = dump_values(values)
-    return parse_values(io.BytesIO(b"".join(pieces)), **words)
+    loaded = parse_values(io.BytesIO(b"".join(dump_values(values).pieces)), **words)
+    return loaded.values, loaded.problems
 
 
 PLAIN = st.recursive(
@@ -56,12 +56,16 @@ def test_arrays_travel_beside_the_pickle_and_stay_as_writable_as_they_were() -> 
     np = pytest.importorskip("numpy")
     big, fixed = np.arange(100_000.0), np.arange(3)
     fixed.flags.writeable = False
-    pieces, _ = dump_values({"big": big, "view": big[:5], "fixed": fixed})
+    dumped = dump_values({"big": big, "view": big[:5], "fixed": fixed})
     # not copied into the stream
-    assert any(isinstance(piece, memoryview) and piece.nbytes == big.nbytes for piece in pieces)
-    values, problems = parse_values(io.BytesIO(b"".join(pieces)))
-    assert not problems
+    assert any(
+        isinstance(piece, memoryview) and piece.nbytes == big.nbytes for piece in dumped.pieces
+    )
+    loaded = parse_values(io.BytesIO(b"".join(dumped.pieces)))
+    values = loaded.values
+    assert not loaded.problems
     values["big"][0] = 7
+    assert values["view"][0] == 7
     assert (values["big"][1:] == big[1:]).all()
     assert values["view"].flags.writeable
     assert not values["fixed"].flags.writeable
@@ -90,7 +94,8 @@ def test_one_that_cannot_be_sent_is_named_with_the_way_to_the_culprit() -> None:
         "f": uses,
         "p": functools.partial(print, threading.Lock()),
     }
-    pieces, problems = dump_values(values)
+    dumped = dump_values(values)
+    problems = dumped.problems
     assert {name: problem.path for name, problem in problems.items()} == {
         "g": "g.deep['k'][1]",
         "s": "s.slot",
@@ -98,9 +103,9 @@ def test_one_that_cannot_be_sent_is_named_with_the_way_to_the_culprit() -> None:
         "p": "p.args[0]",
     }
     assert problems["s"].kind == "RLock"
-    back, told = parse_values(io.BytesIO(b"".join(pieces)))
-    assert back == {"fine": [1]}
-    assert told.keys() == problems.keys()
+    loaded = parse_values(io.BytesIO(b"".join(dumped.pieces)))
+    assert loaded.values == {"fine": [1]}
+    assert loaded.problems.keys() == problems.keys()
 
 
 def _refuse() -> Any:
@@ -144,7 +149,7 @@ def test_large_values_can_stay() -> None:
 def test_what_is_no_variable_is_kept_apart(tmp_path: Path) -> None:
     save_values(tmp_path / "v", {"x": 1, "<error>": ValueError("boo")})
     assert load_values(tmp_path / "v") == ({"x": 1}, {})
-    assert load_extras(tmp_path / "v")[0].keys() == {"x", "<error>"}
+    assert load_file(tmp_path / "v").values.keys() == {"x", "<error>"}
     assert load_values(tmp_path / "none") == ({}, {})
     (tmp_path / "other").write_bytes(b"something else")
     with pytest.raises(ValueError, match="not a file of gpuqueue values"):
@@ -169,19 +174,108 @@ class Thing:
     ("old", "new"),
     [([1], [1, 2]), ({"a": 1}, {"b": 2}), ({1}, {2}), (bytearray(b"x"), bytearray(b"yz"))],
 )
-def test_change_in_place(old: Any, new: Any) -> None:
-    assert change_in_place(old, new) is old
+def test_become(old: Any, new: Any) -> None:
+    assert become(old, new)
     assert old == new
 
 
-def test_change_in_place_of_objects_and_arrays() -> None:
+def test_objects_and_arrays_become() -> None:
     np = pytest.importorskip("numpy")
     thing = Thing(1)
-    assert change_in_place(thing, Thing(2)) is thing
+    assert become(thing, Thing(2))
     assert thing.k == 2
     array = np.zeros(2)
-    assert change_in_place(array, np.ones(2)) is array
+    assert become(array, np.ones(2))
     assert array.tolist() == [1, 1]
     longer = np.ones(3)
-    assert change_in_place(array, longer) is longer
-    assert change_in_place([1], (1,)) == (1,)
+    assert become(array, longer)
+    assert array.shape == (3,)
+    assert not become([1], (1,))
+    array.flags.writeable = False
+    assert not become(array, np.zeros(3))
+
+
+def round_trip(values: dict[str, Any]) -> dict[str, Any]:
+    loaded = parse_values(io.BytesIO(b"".join(dump_values(values).pieces)))
+    assert not loaded.problems
+    return loaded.values
+
+
+def test_objects_that_the_receiver_has_are_found_again(tmp_path: Path) -> None:
+    class Both:
+        """The receiver has ``inner`` under the number 3."""
+
+        def __init__(self, value: Any) -> None:
+            self.numbers = {id(value): 3}
+
+        def number_of(self, value: Any) -> int | None:
+            return self.numbers.get(id(value))
+
+    inner = [1]
+    path = tmp_path / "v"
+    values = {"new": {"k": inner}, "<change 3>": inner}
+    assert save_values(path, values, known=Both(inner)) == {}
+    mine = [0]
+    loaded = load_file(path, origins={3: mine})
+    assert loaded.values["new"]["k"] is mine
+    assert loaded.values["<change 3>"] == [1]
+    assert become(mine, loaded.values["<change 3>"])
+    assert loaded.values["new"] == {"k": [1]}
+
+
+def test_large_buffers_are_mapped_and_the_file_stays_as_it_is(tmp_path: Path) -> None:
+    np = pytest.importorskip("numpy")
+    save_values(tmp_path / "v", {"big": np.zeros(1 << 20)})
+    before = (tmp_path / "v").read_bytes()
+    big = load_file(tmp_path / "v").values["big"]
+    big += 1
+    assert big.sum() == 1 << 20
+    assert (tmp_path / "v").read_bytes() == before
+
+
+def test_functions_that_share_a_variable_still_do() -> None:
+    def pair() -> Any:
+        count = 0
+
+        def add() -> int:
+            nonlocal count
+            count += 1
+            return count
+
+        return add, lambda: count
+
+    add, get = round_trip({"pair": pair()})["pair"]
+    add()
+    assert get() == 1
+
+
+def test_exceptions_with_arguments_of_their_own() -> None:
+    class Quota(Exception):
+        def __init__(self, who: str, much: int) -> None:
+            super().__init__(f"{who}: {much}")
+            self.who = who
+
+    made = round_trip({"e": Quota("sam", 3)})["e"]
+    assert (str(made), made.who) == ("sam: 3", "sam")
+
+
+def test_tensors_share_memory_and_keep_gradients_and_their_device() -> None:
+    torch = pytest.importorskip("torch")
+    weight = torch.nn.Parameter(torch.ones(3))
+    (weight * 2).sum().backward()
+    base = torch.arange(6.0)
+    lost = (weight * 2).sum()
+    there = torch.zeros(2)
+    there._gpuqueue_device = "cuda:0"
+    back = round_trip({"w": weight, "base": base, "view": base[2:4], "lost": lost, "there": there})
+    assert type(back["w"]) is torch.nn.Parameter
+    assert back["w"].grad.tolist() == [2, 2, 2]
+    back["view"].zero_()
+    assert back["base"][2:4].tolist() == [0, 0]
+    # here there is no GPU to put it on; the next job that has one does
+    assert back["there"].device.type == "cpu"
+    assert back["there"]._gpuqueue_device == "cuda:0"
+    assert back["lost"].requires_grad
+    assert back["lost"].item() == 6
+    with pytest.raises(RuntimeError, match="stayed in the job"):
+        back["lost"].backward()

@@ -1,0 +1,361 @@
+"""Which of the objects that came with a cell it has changed in place, and changing them elsewhere.
+
+In the job: ``Inputs`` knows every object that came by the number that pickle gave it. After the
+cell it pickles them again; where that differs, a second copy is loaded from the file that they came
+from, and the two are compared object by object, each without what it refers to.
+
+In the notebook: ``become`` makes an object what its changed copy is. The object stays itself, so
+that everything that refers to it, from wherever, sees the change.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import hashlib
+import pickle
+import sys
+import types
+import weakref
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from gpuqueue.run.pickling import DEVICE, Sender
+from gpuqueue.run.values import MAPPED, load_file
+
+__all__ = ["Inputs", "become", "same_bytes"]
+
+_SAME = (
+    bool, int, float, complex, str, bytes, type(None), type(...), types.ModuleType, range,
+    types.BuiltinFunctionType, tuple, frozenset, types.CodeType, types.CellType,
+)  # fmt: skip
+"""Kinds that never change."""
+_NO_ORIGIN = (bool, int, float, complex, str, bytes, type(None), types.ModuleType, types.CodeType)
+"""Kinds of which a copy is as good."""
+_STEP = 1 << 18
+
+
+class _Held:
+    """An object, weakly where that can be, so that what the cell drops is freed at once."""
+
+    __slots__ = ("_ref", "_value")
+
+    def __init__(self, value: Any) -> None:
+        self._value = self._ref = None
+        try:
+            self._ref = weakref.ref(value)
+        except TypeError:
+            self._value = value
+
+    def get(self) -> Any:
+        return self._value if self._ref is None else self._ref()
+
+
+class Inputs:
+    """What came with a cell.
+
+    Attributes
+    ----------
+    numbers
+        Numbers by id, see ``number_of``.
+
+    Parameters
+    ----------
+    path
+        The file that it came in.
+    values, objects
+        What was loaded from it, by name and by number.
+    namespace, hidden
+        The namespace in which the cell runs, and names in it that are no variables.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        values: Mapping[str, Any],
+        objects: dict[int, Any],
+        namespace: dict[str, Any],
+        hidden: Collection[str],
+    ) -> None:
+        self._path = path
+        self._namespace = namespace
+        self._hidden = hidden
+        self.numbers: dict[int, int] = {}
+        self._held: dict[int, _Held] = {}
+        self._classes: dict[int, tuple[type, dict[str, Any]]] = {}
+        for number in sorted(objects, reverse=True):
+            value = objects.pop(number)
+            if isinstance(value, _NO_ORIGIN) or value is namespace:
+                continue
+            if isinstance(value, type):
+                if value.__module__ == "__main__":
+                    self._classes[number] = value, dict(vars(value))
+                continue
+            # what only unpickling needed; what holds others has a higher number than they
+            if sys.getrefcount(value) <= 2:
+                continue
+            self.numbers[id(value)] = number
+            self._held[number] = _Held(value)
+        self._roots = {name: _Held(value) for name, value in values.items()}
+        self._before = self._look(self._roots)
+
+    def number_of(self, value: Any) -> int | None:
+        """The number under which an object came; None if it is another one."""
+        number = self.numbers.get(id(value))
+        if number is not None and self._held[number].get() is value:
+            return number
+        return None
+
+    def _look(self, names: Collection[str]) -> dict[str, Any]:
+        """Digests of the roots' pickles and sizes of what is beside them, or why there is none."""
+        sender = Sender(self._namespace, self._hidden)
+        roots = {name: self._roots[name].get() for name in names}
+        sender.expect(list(roots.values()))
+        found: dict[str, Any] = {}
+        for name, value in roots.items():
+            try:
+                text, buffers = sender.dump(value)
+                digest = hashlib.blake2b(text).digest()
+                found[name] = digest, [len(buffer.raw()) for buffer in buffers]
+            except Exception as error:  # noqa: BLE001 - whatever the value's own code raises
+                found[name] = error
+                sender = Sender(self._namespace, self._hidden)
+        return found
+
+    def changes(self) -> tuple[dict[int, Any], dict[int, dict[str, Any]]]:
+        """Objects that are other than they came, and class attributes that are; both by number."""
+        now = self._look(self._before)
+        # where no pickle has changed, only what travels beside the pickles can have
+        only_bytes = all(now[name] == before for name, before in self._before.items())
+        if only_bytes and not any(sizes for _, sizes in now.values()):
+            return {}, self._class_changes()
+        untouched = only_bytes and not _was_written(self._path)
+        other: dict[str, Any] = {}
+        pristine = load_file(self._path, into=other).objects
+        ids = {id(value): number for number, value in pristine.items()}
+        senders = (
+            Sender(other, None, ids),
+            Sender(self._namespace, None, self.numbers, self.number_of),
+        )
+        changed: dict[int, Any] = {}
+        for number, held in self._held.items():
+            value = held.get()
+            if value is None or isinstance(value, _SAME) or number not in pristine:
+                continue
+            if only_bytes and (not _has_bytes(value) or (untouched and _is_mapped(value))):
+                continue
+            if self._differs(value, pristine[number], senders):
+                changed[number] = value
+        return changed, self._class_changes()
+
+    def _differs(self, value: Any, old: Any, senders: tuple[Sender, Sender]) -> bool:
+        there_by, here_by = senders
+        try:
+            there_by.forget()
+            there = _shallow(old, there_by)
+        except Exception:  # noqa: BLE001 - whatever the value's own code raises
+            return False  # it is not sent as such
+        try:
+            here_by.forget()
+            here = _shallow(value, here_by)
+        except Exception:  # noqa: BLE001
+            return True
+        return here[0] != there[0] or not same_bytes(here[1], there[1])
+
+    def _class_changes(self) -> dict[int, dict[str, Any]]:
+        found = {}
+        for number, (kind, before) in self._classes.items():
+            now = dict(vars(kind))
+            changed = {
+                name: value
+                for name, value in now.items()
+                if before.get(name, before) is not value and name not in _OF_CLASSES
+            }
+            gone = [n for n in before if n not in now and n not in _OF_CLASSES]
+            if changed or gone:
+                found[number] = {"set": changed, "delete": gone}
+        return found
+
+
+_OF_CLASSES = frozenset(
+    [
+        "__dict__",
+        "__weakref__",
+        "__slotnames__",
+        "_abc_impl",
+        "__abstractmethods__",
+        "__subclasshook__",
+    ]
+)
+
+
+def _is_mapped(value: Any) -> bool:
+    """Whether an input's bytes were mapped from the file rather than read."""
+    size = getattr(value, "nbytes", 0)
+    return int(size() if callable(size) else size) >= MAPPED
+
+
+def _was_written(path: str) -> bool:
+    """Whether this process has written to memory that it has mapped from a file."""
+    here = False
+    try:
+        with open("/proc/self/smaps", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line[0].islower() or line[0].isdigit():
+                    here = line.rstrip("\n").endswith(path)
+                elif here and line.startswith("Anonymous:") and line.split()[1] != "0":
+                    return True
+    except OSError:
+        return True  # it cannot be told
+    return False
+
+
+def _has_bytes(value: Any) -> bool:
+    kind = type(value)
+    tables: Any = getattr(sys.modules.get("pandas"), "core", None)
+    if tables is not None and isinstance(value, tables.generic.NDFrame):
+        return True
+    return kind.__module__.startswith(("numpy", "torch")) or kind in (bytearray, memoryview)
+
+
+def _shallow(value: Any, sender: Sender) -> tuple[bytes, list[Any]]:
+    text, buffers = sender.dump(value, by_value=True)
+    return text, [buffer.raw() for buffer in buffers]
+
+
+def same_bytes(some: list[Any], others: list[Any]) -> bool:
+    """Whether buffers have the same content."""
+    if [len(one) for one in some] != [len(one) for one in others]:
+        return False
+    # in steps that stay in the processor's cache: comparing two views goes byte by byte
+    return all(
+        bytes(one[at : at + _STEP]) == bytes(other[at : at + _STEP])
+        for one, other in zip(some, others, strict=True)
+        for at in range(0, len(one), _STEP)
+    )
+
+
+# -- changing ---------------------------------------------------------------------------------
+
+
+def become(old: Any, new: Any) -> bool:
+    """Make an object what its changed copy is; False where that cannot be."""
+    if type(old) is not type(new):
+        return False
+    if old is new:
+        return True
+    try:
+        return _become(old, new)
+    except Exception:  # noqa: BLE001 - it runs the object's own code
+        return False
+
+
+def _become(old: Any, new: Any) -> bool:
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None and isinstance(old, numpy.ndarray):
+        return _become_array(numpy, old, new)
+    if torch is not None and isinstance(old, torch.Tensor):
+        return _become_tensor(torch, old, new)
+    if torch is not None and isinstance(old, torch.UntypedStorage):
+        old.copy_(new)
+        return True
+    if torch is not None and isinstance(old, torch.Generator):
+        old.set_state(new.get_state())
+        return True
+    if isinstance(old, types.FunctionType):
+        return True  # loading the new one has filled the old one
+    tables: Any = getattr(sys.modules.get("pandas"), "core", None)
+    if tables is not None and isinstance(old, tables.generic.NDFrame):
+        flags = vars(old).get("_flags")  # they refer to it
+        vars(old).clear()
+        vars(old).update(vars(new))
+        vars(old)["_flags"] = flags
+        return True
+    changed = _become_container(old, new)
+    kind: Any = type(old)
+    base: Any = object
+    plain = kind.__reduce_ex__ is base.__reduce_ex__ and kind.__reduce__ is base.__reduce__
+    if not changed and not plain and hasattr(old, "__setstate__"):
+        old.__setstate__(new.__reduce_ex__(pickle.HIGHEST_PROTOCOL)[2])
+        return True
+    return _become_object(old, new) or changed
+
+
+def _become_array(numpy: Any, old: Any, new: Any) -> bool:
+    if old.dtype != new.dtype or not old.flags.writeable:
+        return False
+    if old.shape != new.shape:
+        if old.base is None and old.size != new.size:
+            old.resize(new.shape, refcheck=False)
+        else:
+            old.shape = new.shape
+    numpy.copyto(old, new)
+    return True
+
+
+def _become_tensor(torch: Any, old: Any, new: Any) -> bool:
+    same_memory = (
+        old.untyped_storage().data_ptr() == new.untyped_storage().data_ptr()
+        and old.storage_offset() == new.storage_offset()
+        and old.shape == new.shape
+        and old.stride() == new.stride()
+    )
+    if not same_memory:
+        if old.dtype == new.dtype and old.shape == new.shape and old.device == new.device:
+            with torch.no_grad():
+                old.detach().copy_(new)
+        else:
+            old.data = new.detach()
+    vars(old).pop(DEVICE, None)
+    if DEVICE in vars(new):
+        setattr(old, DEVICE, getattr(new, DEVICE))
+    # loading the new one has given its gradient to the old one
+    if old.is_leaf and old.requires_grad != new.requires_grad:
+        old.requires_grad_(new.requires_grad)
+    return True
+
+
+def _become_container(old: Any, new: Any) -> bool:
+    if isinstance(old, list | bytearray):
+        old[:] = new
+    elif isinstance(old, collections.deque):
+        old.clear()
+        old.extend(new)
+    elif isinstance(old, collections.OrderedDict):
+        collections.OrderedDict.clear(old)
+        for key, value in new.items():
+            collections.OrderedDict.__setitem__(old, key, value)
+    elif isinstance(old, dict):
+        entries = list(new.items())
+        dict.clear(old)
+        dict.update(old, entries)
+    elif isinstance(old, set):
+        old.clear()
+        old.update(new)
+    elif type(old).__module__ == "array":
+        old[:] = new
+    else:
+        return False
+    return True
+
+
+def _become_object(old: Any, new: Any) -> bool:
+    done = False
+    if isinstance(vars_of := getattr(old, "__dict__", None), dict):
+        state = dict(vars(new))
+        vars_of.clear()
+        vars_of.update(state)
+        done = True
+    for kind in type(old).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            if slot in ("__dict__", "__weakref__"):
+                continue
+            name = f"_{kind.__name__.lstrip('_')}{slot}" if slot.startswith("__") else slot
+            if hasattr(new, name):
+                object.__setattr__(old, name, getattr(new, name))
+            else:
+                with contextlib.suppress(AttributeError):
+                    object.__delattr__(old, name)
+            done = True
+    return done

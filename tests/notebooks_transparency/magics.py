@@ -1,0 +1,104 @@
+# Magics, shell lines and errors inside a cell.
+# %%
+base, n = 10, 4
+# %%
+%%time
+foo = sum(range(base))
+# %%
+%time bar = foo + n
+bar
+# %%
+%%capture kept
+print("hidden"); inner_name = foo
+# %%
+kept.stdout, inner_name
+# %%
+%%bash
+echo from bash
+# %%
+!echo total={n} and $n
+out = !echo {n * 2}
+out[0]
+# %%
+%%writefile script.py
+made_by_run = 7
+print("ran", __name__)
+# %%
+%run script.py
+made_by_run
+# %%
+%%timeit -n1 -r1 -q
+base + 1
+# %%
+from IPython.core.magic import register_cell_magic, register_line_magic
+@register_cell_magic
+def twice(line, cell):
+    get_ipython().run_cell(cell); get_ipython().run_cell(cell)
+@register_line_magic
+def hello(line): return f"hello {line} {base}"
+# %%
+%%twice
+print("again", n)
+# %%
+%hello you
+# %%
+%env MADE_BY_MAGIC=2
+# %%
+%env MADE_BY_MAGIC
+# %%
+%%html
+<b>bold</b>
+# %%
+%%python
+print("other process")
+# %%
+def fails(d):
+    return d["missing"]
+fails({})
+# %%
+before_error = [n]
+n.append(1)
+# %%
+before_error
+# %%
+raise ValueError("boom\nsecond line")
+# %%
+class Own(Exception):
+    def __init__(self, who, much): super().__init__(f"{who}: {much}"); self.who = who
+raise Own("sam", 3)
+# %%
+try:
+    raise Own("pat", 1)
+except Own as e:
+    keep = e
+keep.who
+# %%
+assert n == 5, "not five"
+# %%
+if True print("syntax")
+# %%
+undefined_name
+# %%
+import sys; sys.exit(3)
+# %%
+%who_ls int
+# %%
+%matplotlib inline
+import matplotlib.pyplot as plt
+plt.plot([1]);
+# %%
+%alias_magic tt time
+# %%
+%pwd
+# %%
+import asyncio
+async def slow(v):
+    await asyncio.sleep(0.01); return v
+done = await asyncio.gather(slow(1), slow(n))
+task = asyncio.create_task(slow(3)); got = await task; del task
+done, got
+# %%
+try:
+    await slow("x") / 2
+finally:
+    print("finally")
