@@ -167,6 +167,7 @@ class Origin:
 class Job:
     """One request with its payload and its life, as the store knows it.
 
+    ``asked`` is ``cancel`` from the moment that a running job has been asked to end.
     ``expected`` and ``latest`` are the scheduler's promise: its start in queue order when it was
     first seen, and the latest that this may become (seconds since the epoch). ``learned`` is the
     run time in seconds that earlier runs of the same command taught when it was submitted without
@@ -193,6 +194,7 @@ class Job:
     process: ProcessId | None = None
     key: str | None = None
     retry_of: int | None = None
+    asked: str = ""
     expected: float | None = None
     latest: float | None = None
     learned: float | None = None
@@ -261,6 +263,8 @@ class IntentKind(StrEnum):
     INTERRUPT = "interrupt"
     PRIORITY = "priority"
     SWAP = "swap"
+    UNKNOWN = "unknown"
+    """What a newer client wrote: refused, not guessed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,8 +273,8 @@ class Intent:
 
     id: int
     kind: IntentKind
-    job: int
-    value: int | None = None
+    job: int | None
+    value: Any = None
     at: float = 0.0
     done: float | None = None
     error: str = ""

@@ -141,8 +141,23 @@ def _usable(root: Path) -> str:
         if info.st_uid != os.geteuid():
             return "belongs to another user"
         if stat.S_IMODE(info.st_mode) & 0o077:
+            # never lock others out of a directory that is not ours alone
+            if not all(entry.name.startswith(_OURS) for entry in root.iterdir()):
+                return f"is open to others and holds other files; use {root / 'gpuqueue'}"
             root.chmod(0o700)
     return _lockable(root)
+
+
+_OURS = (
+    "state.db",
+    "jobs",
+    "config.toml",
+    "wake",
+    "watch",
+    "lead.lock",
+    "controller.log",
+    "starting",
+)
 
 
 def _lockable(root: Path) -> str:
@@ -175,7 +190,8 @@ def _candidates() -> list[Path]:
 
     found = []
     with contextlib.suppress(RuntimeError, KeyError):  # no HOME at all
-        found.append(Path(platformdirs.user_state_dir("gpuqueue", appauthor=False)) / _host())
+        state = platformdirs.user_state_dir("gpuqueue", appauthor=False)
+        found.append(Path(os.path.realpath(state)) / _host())
     if os.name == "posix":
         # /var/tmp is local and survives a reboot
         found.append(Path("/var/tmp") / f"gpuqueue-{os.geteuid()}" / _host())  # noqa: S108
@@ -203,7 +219,8 @@ def find_home(root: str | os.PathLike[str] | None = None) -> Home:
     if key in _checked and _checked[key].root.is_dir():
         return _checked[key]
     if asked:
-        path = Path(asked).expanduser().absolute()
+        # one spelling for one directory: processes are known by it
+        path = Path(os.path.realpath(Path(asked).expanduser()))
         if why := _usable(path):
             raise StateDirectoryError(
                 f"GPUQUEUE_HOME: {path} {why}. Set GPUQUEUE_HOME to a directory of your own on a "

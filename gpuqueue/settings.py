@@ -19,6 +19,7 @@ from gpuqueue.units import parse_bytes
 __all__ = [
     "Settings",
     "SettingsFile",
+    "in_job",
     "load_settings",
     "may_autostart",
     "render_settings",
@@ -120,7 +121,12 @@ class Settings(HasTraits):
 
 def may_autostart(settings: Settings) -> bool:
     """Whether a controller may be started in the background without somebody asking for one."""
-    return settings.autostart and os.environ.get("GPUQUEUE_AUTOSTART") != "0"
+    return settings.autostart and os.environ.get("GPUQUEUE_AUTOSTART") != "0" and not in_job()
+
+
+def in_job() -> bool:
+    """Whether this process is part of a job, which ends with all that it has started."""
+    return "GPUQUEUE_ATTEMPT_DIR" in os.environ
 
 
 def settings_from(table: dict[str, Any], where: str) -> Settings:

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from gpuqueue.cli import change, host, look, submit
+from gpuqueue.cli.simulate import simulate
 from gpuqueue.cli.words import tell
 from gpuqueue.errors import GpuqueueError, InvalidRequest
 
@@ -94,3 +95,4 @@ app.command()(host.stop)
 app.command()(host.doctor)
 app.command()(host.config)
 app.command()(host.init)
+app.command()(simulate)

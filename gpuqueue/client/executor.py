@@ -13,7 +13,7 @@ from gpuqueue.client.local import LocalClient, default_client
 from gpuqueue.client.payload import function_payload
 from gpuqueue.client.request import options_from
 from gpuqueue.errors import GpuqueueError, InvalidRequest, NotAllowedNow
-from gpuqueue.model import TERMINAL, JobState
+from gpuqueue.model import TERMINAL, IntentKind, JobState
 
 __all__ = ["GpuExecutor", "JobFuture"]
 
@@ -125,7 +125,9 @@ class GpuExecutor(Executor):
             thread = self._thread
             self._lock.notify_all()
         if cancel_futures:
-            for future in pending:
+            waiting = [f for f in pending if f.job.state is JobState.QUEUED]
+            self._client.intend_all(IntentKind.CANCEL, [future.job.id for future in waiting])
+            for future in waiting:
                 future.cancel()
         if wait and thread is not None:
             thread.join()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
+import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-from gpuqueue.client.follow import follow_log, tail
-from gpuqueue.client.local import LocalClient
+from gpuqueue.client.follow import follow_log, tail, tail_from
+from gpuqueue.client.local import LocalClient, default_client
 from gpuqueue.client.payload import load_result
 from gpuqueue.client.resubmit import resubmit
 from gpuqueue.errors import GpuqueueError, JobCancelled, JobFailed, JobLost, PayloadError
@@ -74,6 +76,12 @@ class Job:
     def placement(self) -> Placement | None:
         """Which GPUs it has or had, and how much of each; None before it started."""
         return self.record.placement
+
+    @property
+    def result_path(self) -> Path:
+        """Where what it gave back is kept (it may not be there)."""
+        record = self.record
+        return self._client.home.attempt(record.id, max(1, record.attempt)) / RESULT
 
     @property
     def directory(self) -> Path:
@@ -188,7 +196,27 @@ class Job:
     def __await__(self) -> Generator[Any, None, Any]:
         import asyncio
 
-        return asyncio.to_thread(self.result).__await__()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+
+        def settle(how: Callable[[Any], None], value: Any) -> None:
+            if not future.done():
+                how(value)
+
+        def work() -> None:
+            try:
+                how, value = future.set_result, self.result()
+            except BaseException as error:  # noqa: BLE001 - it is for whoever awaits
+                how, value = future.set_exception, error
+            with contextlib.suppress(RuntimeError):  # the loop may be closed by now
+                loop.call_soon_threadsafe(settle, how, value)
+
+        # a thread of the loop's own pool would keep the program from ending before the job does
+        threading.Thread(target=work, name=f"gpuqueue-await-{self.id}", daemon=True).start()
+        return future.__await__()
+
+    def __reduce__(self) -> tuple[Callable[[int], Job], tuple[int]]:
+        return _by_number, (self.id,)
 
     # -- output -------------------------------------------------------------------------------
 
@@ -202,16 +230,11 @@ class Job:
         return tail(self._client.log_path(self.record), lines)
 
     def _follow(self, lines: int | None) -> Iterator[str]:
-        if lines is None:
-            yield from follow_log(self._client, self.id)
-            return
-        past = tail(self._client.log_path(self.record), None)
-        yield tail(self._client.log_path(self.record), lines)
-        skip = len(past)
-        for text in follow_log(self._client, self.id):
-            if skip < len(text):
-                yield text[skip:]
-            skip = max(0, skip - len(text))
+        start = 0
+        if lines is not None:
+            text, start = tail_from(self._client.log_path(self.record), lines)
+            yield text
+        yield from follow_log(self._client, self.id, start=start)
 
     # -- wishes -------------------------------------------------------------------------------
 
@@ -272,6 +295,11 @@ class Job:
 
     def __hash__(self) -> int:
         return hash((Job, self.id))
+
+
+def _by_number(job_id: int) -> Job:
+    """A job sent to another process is the same job there."""
+    return Job(default_client(), job_id)
 
 
 def _ended(state: JobState) -> str:

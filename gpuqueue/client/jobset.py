@@ -5,13 +5,16 @@ from __future__ import annotations
 import html
 import sys
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Any, overload
 
 from gpuqueue.client.job import Job
-from gpuqueue.model import TERMINAL, JobState
-from gpuqueue.units import format_duration
+from gpuqueue.model import TERMINAL, IntentKind, JobState
+from gpuqueue.units import format_bytes, format_duration
 
 __all__ = ["JobSet"]
+
+_SMALL = 64 * 1024
 
 
 class JobSet(Sequence[Job]):
@@ -73,12 +76,17 @@ class JobSet(Sequence[Job]):
 
     def cancel(self) -> None:
         """Cancel those that have not ended."""
-        for job in self._jobs:
-            if not job.done():
-                job.cancel()
+        if self._jobs:
+            client = self._jobs[0]._client  # noqa: SLF001
+            states = client.store.states(job.id for job in self._jobs)
+            left = [job.id for job in self._jobs if states.get(job.id) not in TERMINAL]
+            client.intend_all(IntentKind.CANCEL, left)  # those that ended meanwhile are refused
 
-    def table(self) -> list[dict[str, Any]]:
-        """One row for each job: its arguments, state, run time in seconds, result or reason."""
+    def table(self, *, most: float = inf) -> list[dict[str, Any]]:
+        """One row for each job: its arguments, state, run time in seconds, result or reason.
+
+        A result of more than ``most`` bytes is left where it is; its size stands for it.
+        """
         rows = []
         for job, (args, kwargs) in zip(self._jobs, self._calls, strict=True):
             record = job.record
@@ -88,8 +96,7 @@ class JobSet(Sequence[Job]):
             if record.started is not None and record.ended is not None:
                 row["seconds"] = round(record.ended - record.started, 2)
             if record.state is JobState.SUCCEEDED:
-                value = job.result()
-                row |= value if isinstance(value, dict) else {"result": value}
+                row |= _result(job, most)
             elif record.state in TERMINAL:
                 row["reason"] = record.reason
             rows.append(row)
@@ -106,7 +113,7 @@ class JobSet(Sequence[Job]):
         return f"<{len(self)} jobs: {told}>"
 
     def _repr_html_(self) -> str:
-        rows = self.table()
+        rows = self.table(most=_SMALL)
         names = list(dict.fromkeys(name for row in rows for name in row))
         head = "".join(f"<th>{html.escape(str(name))}</th>" for name in names)
         lines = []
@@ -114,6 +121,15 @@ class JobSet(Sequence[Job]):
             cells = "".join(f"<td>{html.escape(_shown(row.get(n, '')))}</td>" for n in names)
             lines.append(f"<tr>{cells}</tr>")
         return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+
+
+def _result(job: Job, most: float) -> dict[str, Any]:
+    try:
+        size = job.result_path.stat().st_size if job.result_path.exists() else 0
+        value = job.result() if size <= most else f"<{format_bytes(size)}>"
+    except Exception as error:  # noqa: BLE001 - one that does not load here costs its own cell only
+        value = f"<{error}>"
+    return value if isinstance(value, dict) else {"result": value}
 
 
 def _shown(value: Any) -> str:

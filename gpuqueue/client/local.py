@@ -32,7 +32,7 @@ from gpuqueue.errors import DoesNotFit, NoSpace, NotAllowedNow
 from gpuqueue.model import TERMINAL, IntentKind, Job, JobState, Origin
 from gpuqueue.paths import Home, find_home
 from gpuqueue.plan import Plan, Wait, never_fits, plan
-from gpuqueue.run.files import LOG, SPEC
+from gpuqueue.run.files import LOG, SPEC, sync_folder
 from gpuqueue.settings import SettingsFile, may_autostart
 from gpuqueue.store import Draft, Store
 
@@ -96,17 +96,17 @@ class LocalClient:
         machine = machine_of(self.store, self.settings)
         for _, options in work:
             self._check_fit(options, machine)
-        where = origin or origin_here()
-        who = owner or _user()
+        where = _shown_origin(origin or origin_here())
+        who = _shown(owner or _user())
         specs = [json.dumps(payload.spec()) for payload, _ in work]
         drafts = [
             Draft(
                 kind=payload.kind,
                 request=options.request,
-                tag=options.tag or payload.tag,
+                tag=_shown(options.tag or payload.tag),
                 owner=who,
-                command=payload.command,
-                cwd=payload.cwd,
+                command=_shown(payload.command),
+                cwd=_shown(payload.cwd),
                 origin=where,
                 spec=spec,
                 key=options.key,
@@ -116,8 +116,10 @@ class LocalClient:
             for (payload, options), spec in zip(work, specs, strict=True)
         ]
         with self._staged([payload for payload, _ in work], specs) as staged:
-            jobs = self.store.submit(drafts, lambda i, job_id: self._place(staged[i], job_id))
-        self.wake("submit")
+            try:
+                jobs = self.store.submit(drafts, lambda i, job_id: self._place(staged[i], job_id))
+            finally:
+                self.wake("submit")  # an interrupt may come between the commit and here
         return jobs
 
     def _check_fit(self, options: Options, machine: Machine) -> None:
@@ -125,7 +127,8 @@ class LocalClient:
         gpus = managed_gpus(settings, machine.gpus)
         policy = policy_of(settings, machine.gpus)
         if sentence := never_fits(options.request, gpus, policy):
-            raise DoesNotFit("request", sentence)
+            why = "" if gpus or not machine.problem else f". {machine.problem}"
+            raise DoesNotFit("request", f"{sentence}{why}")
         if not options.wait:
             trial = Job(
                 id=2**62, kind="script", state=JobState.QUEUED, request=options.request,  # type: ignore[arg-type]
@@ -157,7 +160,11 @@ class LocalClient:
                 for file_name, content in payload.files.items():
                     _write(folder / file_name, content, flush=True)
                 _write(folder / SPEC, spec.encode(), flush=False)
+                if payload.files:
+                    sync_folder(str(folder))
             yield folders
+            if any(payload.files for payload in payloads):
+                sync_folder(str(self.home.jobs))
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT) and not isinstance(error, NoSpace):
                 raise NoSpace(
@@ -178,8 +185,8 @@ class LocalClient:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-            # left by a submit that was cut off before it was on record
-            shutil.rmtree(target, ignore_errors=True)
+            # left by a submit that was cut off, or by a database that is gone: not ours to delete
+            target.rename(target.with_name(f"{target.name}.left-{time.time_ns()}"))
             staged.rename(target)
 
     def wake(self, line: str) -> None:
@@ -236,16 +243,23 @@ class LocalClient:
             other = self.job(value or 0)
             if other.state is not JobState.QUEUED:
                 raise NotAllowedNow(f"job {value} is {other.state}; only waiting jobs can swap")
-        number = self.store.intend(kind, job_id, value)
+        for error in self.intend_all(kind, [job_id], value):
+            raise NotAllowedNow(error)
+
+    def intend_all(self, kind: IntentKind, job_ids: Sequence[int], value: Any = None) -> list[str]:
+        """Ask for the same about several jobs at once; return what was refused, and why.
+
+        What the controller has not answered within two seconds it will carry out later.
+        """
+        numbers = self.store.intend(kind, job_ids, value)
         with self.watch() as watch:
             self.wake("intent")
             deadline = time.monotonic() + _APPLY
-            while time.monotonic() < deadline:
-                intent = self.store.intent(number)
-                if intent.done is not None:
-                    if intent.error:
-                        raise NotAllowedNow(intent.error)
-                    return
+            while True:
+                intents = [self.store.intent(number) for number in numbers]
+                open_ones = [intent for intent in intents if intent.done is None]
+                if not open_ones or time.monotonic() > deadline:
+                    return [intent.error for intent in intents if intent.error]
                 watch.wait(0.1)
 
     def watch(self) -> Watch:
@@ -260,6 +274,9 @@ class LocalClient:
         TimeoutError
             It has not ended in ``timeout`` seconds; it goes on.
         """
+        job = self.job(job_id)
+        if job.state in TERMINAL:
+            return job
         deadline = None if timeout is None else time.monotonic() + timeout
         with self.watch() as watch:
             while True:
@@ -283,6 +300,15 @@ def _write(path: Path, content: bytes, *, flush: bool) -> None:
         if flush:
             file.flush()
             os.fsync(handle)
+
+
+def _shown(text: str) -> str:
+    """Text for people: names of files that are not UTF-8 keep their place with a mark."""
+    return os.fsencode(text).decode("utf-8", "replace") if not text.isascii() else text
+
+
+def _shown_origin(origin: Origin) -> Origin:
+    return Origin(origin.kind, _shown(origin.path), _shown(origin.session))
 
 
 def _past(state: JobState) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import pickle
+import re
 import shlex
 import shutil
 import sys
@@ -48,8 +49,19 @@ class Payload:
             "argv": list(self.argv),
             "cwd": self.cwd,
             "env": dict(self.env),
+            **_umask(),
             **self.extra,
         }
+
+
+def _umask() -> dict[str, int]:
+    """The umask here, where it can be read without being changed."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return {}
+    found = re.search(r"^Umask:\s*([0-7]+)", status, re.MULTILINE)
+    return {"umask": int(found[1], 8)} if found else {}
 
 
 def _surroundings(
@@ -185,11 +197,10 @@ def python_payload(
     path = [os.path.abspath(entry) if entry else folder for entry in sys.path]
     if ROOT not in path:
         path.append(ROOT)
-    flags = ["-P"] if sys.version_info >= (3, 11) else []
     return Payload(
         kind,
         sys.executable,
-        (sys.executable, *flags, str(bootstrap), str(kind)),
+        (sys.executable, "-P", str(bootstrap), str(kind)),
         command,
         tag[:60] or str(kind),
         folder,
@@ -245,7 +256,8 @@ def function_payload(
         for key, value in kwargs.items():
             _dumps(value, key, f"a {type(value).__name__}")
         raise
-    shown = ", ".join([*map(_short, args), *(f"{k}={_short(v)}" for k, v in kwargs.items())])
+    named = (f"{name}={_short(value, name)}" for name, value in kwargs.items())
+    shown = ", ".join([*map(_short, args), *named])
     return python_payload(
         JobKind.FUNCTION,
         command=f"{name}({shown})",
@@ -256,7 +268,12 @@ def function_payload(
     )
 
 
-def _short(value: Any) -> str:
+_SECRET = re.compile("key|token|secret|passw|credential", re.IGNORECASE)
+
+
+def _short(value: Any, name: str = "") -> str:
+    if isinstance(value, str) and _SECRET.search(name):
+        return "..."
     if isinstance(value, int | float | bool | str | None):
         text = repr(value)
         return text if len(text) <= 40 else f"{text[:37]}..."

@@ -14,17 +14,16 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuqueue.control.gauge import Gauge
-from gpuqueue.control.intents import carry_out
+from gpuqueue.control.intents import carry_out, with_children
 from gpuqueue.control.launch import Launcher
 from gpuqueue.control.machine import FACT, Machine, seen_on, snapshot_of, usage_of
-from gpuqueue.control.outcome import Outcome, outcome_of, sweep, void
+from gpuqueue.control.outcome import VOID, Outcome, claim_of, outcome_of, sweep, void
 from gpuqueue.control.turn import Turn
-from gpuqueue.errors import GpuqueueError
-from gpuqueue.gpus import Devices, detect
-from gpuqueue.model import ACTIVE, Job, JobKind, JobState, Placement, ProcessId
+from gpuqueue.errors import GpuqueueError, StateVersionError
+from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState, Placement, Reading
 from gpuqueue.paths import Home
 from gpuqueue.plan import History, kind_of, plan
-from gpuqueue.run.files import BEGUN, CLAIM, SPEC, read_json, write_json
+from gpuqueue.run.files import BEGUN, SPEC, read_json, write_json
 from gpuqueue.run.process import alive, boot_id
 from gpuqueue.run.wake import Doorbell, ring
 from gpuqueue.settings import SettingsFile, may_autostart
@@ -51,20 +50,25 @@ class Controller:
         self.settings = SettingsFile(home.config)
         self.store = Store(home.database, durable=False, patience=5.0)
         self.launcher = Launcher(home, succeed=may_autostart(self.settings.current))
-        self.bell = Doorbell(home.wake)
+        try:
+            self.bell = Doorbell(home.wake)
+        except OSError:
+            self.store.close()
+            raise
         self._jobs: dict[int, Job] = {}
         self.machine = Machine()
-        self._measure(detect(self.settings.current.fake_gpus))
+        self._measure()
         self.idle_since = time.monotonic()
         self._on_commit = on_commit
         self._stopping = threading.Event()
-        self._newest = 0
+        self._newest = self._found = 0
         self._ordered: dict[int, float] = {}
         self._history = History()
         self._untaught: list[int] = []
         self._last_read = 0.0
         self._published: dict[str, Any] = {}
         self._trouble = ""
+        self._open_intents = True
 
     # -- loop --------------------------------------------------------------------------------
 
@@ -72,7 +76,7 @@ class Controller:
         """Lead until ``stop``."""
         self.launcher.start()
         self._jobs = {job.id: job for job in self.store.live()}
-        self._newest = max(self._jobs, default=0)
+        self._newest = self._found = max(self._jobs, default=0)
         self._untaught = list(self._jobs)
         self._remember()
         lines: list[str] = []
@@ -82,8 +86,11 @@ class Controller:
             try:
                 self.turn(lines, tick=tick)
                 self._trouble = ""
+            except StateVersionError:
+                raise  # a newer gpuqueue has taken the state over; it must lead
             except (GpuqueueError, OSError) as error:
                 self._complain(error)
+                self._stopping.wait(TICK)
             now = time.monotonic()
             lines = self.bell.wait(next_tick - now)
             tick = time.monotonic() >= next_tick
@@ -107,7 +114,6 @@ class Controller:
         if str(error) != self._trouble:
             self._trouble = str(error)
             log.warning("gpuqueue: %s", error)
-        self._stopping.wait(TICK)
 
     # -- one turn ----------------------------------------------------------------------------
 
@@ -121,8 +127,7 @@ class Controller:
             self._decide(turn)
         if turn.moves or turn.intents or turn.promised:
             turn.commit(self.store)
-            self._announce()
-        self._jobs = {key: job for key, job in turn.jobs.items() if not turn.ended(job)}
+        self._jobs = {key: job for key, job in turn.jobs.items() if job.state not in TERMINAL}
         if self._jobs:
             self.idle_since = time.monotonic()
         for action in turn.actions:
@@ -130,6 +135,8 @@ class Controller:
                 action()
             except (GpuqueueError, OSError) as error:
                 self._complain(error)
+        if turn.moves or turn.intents:
+            self._announce()
 
     def _waits(self, turn: Turn) -> bool:
         return any(job.state is JobState.QUEUED for job in turn.jobs.values())
@@ -159,27 +166,32 @@ class Controller:
         if intended or self._open_intents:
             self._open_intents = False
             for intent in self.store.open_intents():
-                done = carry_out(turn, intent)
+                done = carry_out(turn, intent, self._take_back)
                 self._open_intents |= not done
                 changed = True
         return changed
 
-    _open_intents = True
+    def _take_back(self, job: Job) -> bool:
+        """Make a starting job's attempt void, if no runner has claimed it."""
+        self._ordered.pop(job.id, None)
+        return void(self.home.attempt(job.id, job.attempt))
 
     def _look_around(self) -> bool:
         """Re-read settings and GPUs where due; whether anything changed for the plan."""
+        self.store.check_version()
         changed = self.settings.refresh()
-        if changed:
-            if self.settings.warning:
-                log.warning("gpuqueue: %s", self.settings.warning)
-            self._renew_devices()
+        if changed and self.settings.warning:
+            log.warning("gpuqueue: %s", self.settings.warning)
+        if self.settings.current.fake_gpus != self.gauge.fake:
+            self.gauge.close()
+            self._measure()
         now = time.monotonic()
         waiting = any(job.state is JobState.QUEUED for job in self._jobs.values())
         if now - self._last_read >= (TICK if waiting else _READ_IDLE):
             self._last_read = now
             readings = self.gauge.ask()
-            seen = seen_on(self.machine.gpus, readings, self._jobs.values(), self.gauge.problem)
-            changed |= seen.outside != self.machine.outside
+            seen = self._seen(readings)
+            changed |= (seen.gpus, seen.outside) != (self.machine.gpus, self.machine.outside)
             self.machine = seen
         fact = self.machine.as_fact() | {"warning": self.settings.warning}
         if fact != self._published:
@@ -187,20 +199,15 @@ class Controller:
             self._published = fact
         return changed
 
-    def _renew_devices(self) -> None:
-        devices = detect(self.settings.current.fake_gpus)
-        if devices.gpus() == self.machine.gpus:
-            devices.close()
-            return
-        self.gauge.close()
-        self._measure(devices)
-
-    def _measure(self, devices: Devices) -> None:
-        """Take these devices as the machine's, with a first look at who is on them."""
-        self.gauge = Gauge(devices)
-        gpus, readings = devices.gpus(), self.gauge.first()
-        self.machine = seen_on(gpus, readings, self._jobs.values(), self.gauge.problem)
+    def _measure(self) -> None:
+        """Find the machine's GPUs, with a first look at who is on them."""
+        self.gauge = Gauge(self.settings.current.fake_gpus)
+        self.machine = self._seen(self.gauge.first())
         self._last_read = 0.0
+
+    def _seen(self, readings: tuple[Reading, ...]) -> Machine:
+        gpus = self.gauge.devices.gpus()
+        return seen_on(gpus, readings, self._jobs.values(), self.gauge.problem)
 
     # -- jobs that hold a placement ----------------------------------------------------------
 
@@ -209,11 +216,13 @@ class Controller:
         folder = self.home.attempt(job.id, job.attempt)
         outcome = outcome_of(folder, job)
         if job.state is JobState.STARTING:
-            claim = read_json(folder / CLAIM)
-            if claim is None and outcome is None:
+            process = claim_of(folder)
+            if process is None and outcome is None:
                 return self._await_claim(turn, job)
-            if claim is not None:
-                process = ProcessId(claim["pid"], claim["start"], claim["boot"])
+            if process == VOID:  # made void in a turn that could not be recorded
+                self._end(turn, job, Outcome.again_because("it could not be started there"))
+                return True
+            if process is not None:
                 began = outcome.started if outcome and outcome.started else turn.now
                 job = turn.move(
                     job, "started", state=JobState.RUNNING, process=process, started=began
@@ -242,11 +251,14 @@ class Controller:
             turn.actions.append(lambda: self._launch(job))
         return False
 
-    def _lost(self, job: Job) -> Outcome:
+    def _lost(self, job: Job) -> Outcome | None:
         """The runner is gone without a record: end what it left and say what happened."""
         folder = self.home.attempt(job.id, job.attempt)
-        sweep(folder)
         assert job.process is not None
+        if not sweep(folder):
+            return None  # what is left of it still holds its GPUs
+        if job.asked == "cancel":
+            return Outcome.cancelled("cancelled while it ran; its runner was killed")
         # after a power cut the mark may be missing although the payload had begun
         begun = (folder / BEGUN).exists() or job.process.boot != boot_id()
         again = job.request.restartable or (not begun and job.attempt < _MOST_ATTEMPTS)
@@ -314,15 +326,13 @@ class Controller:
         decision = plan(snapshot, turn.now)
         for promise in decision.promises:
             turn.promise(promise.job, promise.expected, promise.latest)
-        for drop in decision.drops:
+        for job_id, reason in with_children(decision.drops, waiting).items():
             turn.move(
-                turn.jobs[drop.job], "ended", state=JobState.CANCELLED, ended=turn.now,
-                reason=drop.reason,
+                turn.jobs[job_id], "ended", state=JobState.CANCELLED, ended=turn.now,
+                reason=reason,
             )  # fmt: skip
         for start in decision.starts:
             self._start(turn, turn.jobs[start.job], start.placement)
-        if decision.drops:
-            self._decide(turn)  # children of what was dropped
 
     def _start(self, turn: Turn, job: Job, placement: Placement) -> None:
         started = turn.move(
@@ -351,7 +361,8 @@ class Controller:
             env["GPUQUEUE_COMPUTE"] = f"{grant.compute / 1000:g}"
             env["GPUQUEUE_MEMORY"] = str(grant.memory)
         self._ordered[job.id] = time.monotonic()
-        self._mend_spec(job)
+        if job.id <= self._found:
+            self._mend_spec(job)  # one that was there before this lead may have seen a power cut
         self.launcher.order(
             {
                 "job": job.id,
@@ -367,11 +378,8 @@ class Controller:
     def _mend_spec(self, job: Job) -> None:
         """Write the spec anew if a power cut took it: the store's copy was flushed, it was not."""
         path = self.home.job(job.id) / SPEC
-        try:
-            if path.stat().st_size:
-                return
-        except OSError:
-            pass
+        if read_json(path) is not None:
+            return
         if spec := self.store.spec(job.id):
             path.parent.mkdir(mode=0o700, exist_ok=True)
             write_json(path, json.loads(spec))

@@ -3,42 +3,80 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from gpuqueue.control.turn import Turn
-from gpuqueue.model import Intent, IntentKind, Job, JobState
+from gpuqueue.model import TERMINAL, Intent, IntentKind, Job, JobState
+from gpuqueue.plan import Drop
 from gpuqueue.run.process import send_signal
 
-__all__ = ["carry_out", "order_conflict"]
+__all__ = ["carry_out", "order_conflict", "with_children"]
 
 
-def carry_out(turn: Turn, intent: Intent) -> bool:
-    """Carry out an intent or refuse it; False if it must wait for a later turn."""
-    job = turn.jobs.get(intent.job)
-    if job is None:
+def carry_out(turn: Turn, intent: Intent, take_back: Callable[[Job], bool]) -> bool:
+    """Carry out an intent or refuse it; False if it must wait for a later turn.
+
+    ``take_back`` makes the attempt of a starting job void, if no runner has claimed it yet.
+    """
+    if intent.kind is IntentKind.UNKNOWN:
+        words = "the controller is of an older gpuqueue and does not know this; restart it"
+        turn.intents.append((intent, words))
+        return True
+    job = turn.jobs.get(intent.job or 0)
+    if job is None or job.state in TERMINAL:
         turn.intents.append((intent, f"job {intent.job} has ended or does not exist"))
         return True
     if intent.kind in (IntentKind.CANCEL, IntentKind.INTERRUPT):
-        return _end(turn, intent, job)
+        return _end(turn, intent, job, take_back)
     if intent.kind is IntentKind.PRIORITY:
         return _prioritise(turn, intent, job)
     return _swap(turn, intent, job)
 
 
-def _end(turn: Turn, intent: Intent, job: Job) -> bool:
+def _end(turn: Turn, intent: Intent, job: Job, take_back: Callable[[Job], bool]) -> bool:
     interrupt = intent.kind is IntentKind.INTERRUPT
+    what = "interrupted" if interrupt else "cancelled"
     if job.state is JobState.STARTING:
-        return False  # until its runner is there to be told
+        if not take_back(job):
+            return False  # its runner has it and will be told once it is known
+        turn.leave(job)
+        turn.move(
+            job, "ended", state=JobState.CANCELLED, ended=turn.now, reason=f"{what} as it started"
+        )
     turn.intents.append((intent, ""))
     if job.state is JobState.QUEUED:
-        reason = "interrupted while it waited" if interrupt else "cancelled while it waited"
-        turn.move(job, "ended", state=JobState.CANCELLED, ended=turn.now, reason=reason)
+        turn.move(
+            job, "ended", state=JobState.CANCELLED, ended=turn.now, reason=f"{what} while it waited"
+        )
     elif job.process is not None:
-        turn.move(job, "interrupting" if interrupt else "cancelling")
+        if interrupt:
+            turn.move(job, "interrupting")
+        else:
+            turn.move(job, "cancelling", asked="cancel")
         # now, not after the record: if this process dies in between, the wish is still open and
         # the next lead sends it once more, which the runner understands
         send_signal(job.process, signal.SIGINT if interrupt else signal.SIGTERM)
     return True
+
+
+def with_children(drops: Iterable[Drop], waiting: Iterable[Job]) -> dict[int, str]:
+    """Jobs to cancel and why: those that the plan drops, and all that come after them."""
+    found = {drop.job: drop.reason for drop in drops}
+    if not found:
+        return found
+    children: dict[int, list[int]] = {}
+    for job in waiting:
+        for parent in job.request.after:
+            children.setdefault(parent, []).append(job.id)
+    queue = list(found)
+    while queue:
+        parent = queue.pop()
+        for child in children.get(parent, ()):
+            if child not in found:
+                found[child] = f"comes after job {parent}, which was cancelled"
+                queue.append(child)
+    return found
 
 
 def order_conflict(jobs: dict[int, Job], changed: dict[int, Job]) -> str:

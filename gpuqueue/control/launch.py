@@ -37,7 +37,8 @@ class Launcher:
         """Start the process ahead of the first order."""
         log: BinaryIO | int
         try:
-            log = open(self._home.log, "ab")  # noqa: SIM115 - handed to the child, closed below
+            handle = os.open(self._home.log, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+            log = os.fdopen(handle, "ab")
         except OSError:
             log = subprocess.DEVNULL
         try:

@@ -9,35 +9,27 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from filelock import FileLock, Timeout
 
 from gpuqueue.control.controller import Controller
 from gpuqueue.control.launch import python_command
+from gpuqueue.control.leading import LEAD, lead_of
 from gpuqueue.errors import AutostartError, GpuqueueError
-from gpuqueue.model import ProcessId
 from gpuqueue.paths import Home
-from gpuqueue.run.process import alive, identify
+from gpuqueue.run.process import identify
 from gpuqueue.run.wake import ring
+from gpuqueue.settings import in_job
 from gpuqueue.store import Store
 
-__all__ = ["FACT", "Lead", "ensure_lead", "lead_of", "spawn_headless"]
+__all__ = ["Lead", "ensure_lead", "lead_of", "spawn_headless"]
 
 log = logging.getLogger("gpuqueue")
 
-FACT = "lead"
 _STANDBY = 1.0
+_STARTS_WITHIN = 2.0
+_APPEND = os.O_CREAT | os.O_WRONLY | os.O_APPEND
 _GIVE_UP = 5.0
-
-
-def lead_of(store: Store) -> Mapping[str, Any] | None:
-    """Who leads now: ``pid``, ``kind``, ``since``, ``version``, ``url``; None if nobody does."""
-    fact: Mapping[str, Any] | None = store.fact(FACT)
-    if fact and alive(ProcessId(fact["pid"], fact["start"], fact["boot"])) and fact["leading"]:
-        return fact
-    return None
 
 
 class Lead(threading.Thread):
@@ -71,6 +63,10 @@ class Lead(threading.Thread):
 
     def run(self) -> None:
         """Stand by, lead, stand by again, until ``stop``."""
+        if in_job():
+            # what leads must outlive the job that it would be part of
+            self.problem = "this runs inside a job and does not lead"
+            return
         lock = FileLock(self.home.lock, mode=0o600)
         given_up = time.monotonic() + _GIVE_UP
         while not self._stopping.is_set():
@@ -108,6 +104,7 @@ class Lead(threading.Thread):
         try:
             self._publish(controller.store, leading=True)
             self._controller = controller
+            (self.home.root / "starting").unlink(missing_ok=True)
             if self._stopping.is_set():
                 return  # asked while there was no controller yet to be told
             if self.idle_exit:
@@ -127,7 +124,7 @@ class Lead(threading.Thread):
         me = identify(os.getpid())
         assert me is not None
         store.set_fact(
-            FACT,
+            LEAD,
             {
                 "pid": me.pid,
                 "start": me.start,
@@ -178,8 +175,10 @@ def spawn_headless(home: Home) -> None:
     AutostartError
         It could not be started.
     """
+    if not _first_to_start(home):
+        return
     try:
-        with open(home.log, "ab") as output:
+        with os.fdopen(os.open(home.log, _APPEND, 0o600), "ab") as output:
             subprocess.Popen(
                 python_command("gpuqueue.control.headless"),
                 stdin=subprocess.DEVNULL,
@@ -195,6 +194,17 @@ def spawn_headless(home: Home) -> None:
             f"no controller is running and none could be started ({error}). Start one with "
             "`jupyter gpuqueue serve`."
         ) from error
+
+
+def _first_to_start(home: Home) -> bool:
+    """Whether nobody else has started a controller in the last moments: a burst needs only one."""
+    mark = home.root / "starting"
+    with contextlib.suppress(OSError):
+        if abs(time.time() - mark.stat().st_mtime) < _STARTS_WITHIN:
+            return False
+    with contextlib.suppress(OSError):
+        mark.touch(0o600)
+    return True
 
 
 def ensure_lead(home: Home, *, autostart: bool, line: str) -> bool:

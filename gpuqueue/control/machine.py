@@ -11,10 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpuqueue.control.leading import lead_of
+from gpuqueue.errors import InvalidRequest
 from gpuqueue.gpus import detect
 from gpuqueue.model import ACTIVE, WHOLE, Gpu, Job, JobState, Reading
 from gpuqueue.plan import Card, Estimate, Policy, Snapshot
-from gpuqueue.run.process import descendants
+from gpuqueue.run.process import children_map, descendants
 from gpuqueue.settings import Settings
 from gpuqueue.store import Store, gpu_from, plain, reading_from
 from gpuqueue.units import format_bytes
@@ -73,9 +75,13 @@ class Machine:
 def machine_of(store: Store, settings: Settings) -> Machine:
     """The machine as the lead last saw it, or looked at now if none has led here yet."""
     fact = store.fact(FACT)
-    if fact is not None:
+    # of a lead that is gone it may be long out of date: a driver that was loaded since
+    if fact is not None and lead_of(store) is not None:
         return Machine.from_fact(fact)
-    devices = detect(settings.fake_gpus)
+    try:
+        devices = detect(settings.fake_gpus)
+    except InvalidRequest as error:
+        return Machine(problem=str(error))
     try:
         return Machine(devices.gpus(), devices.read(), problem=devices.problem)
     finally:
@@ -89,9 +95,10 @@ def seen_on(
     running = [job for job in jobs if job.state in ACTIVE]
     owners: dict[int, int] = {}
     if any(reading.processes for reading in readings):
+        children = children_map()
         for job in running:
             if job.process is not None:
-                tree = (job.process.pid, *descendants(job.process.pid))
+                tree = (job.process.pid, *descendants(job.process.pid, children))
                 owners |= dict.fromkeys(tree, job.id)
     held = {gpu for job in running if job.placement for gpu in job.placement.gpus}
     outside: dict[str, tuple[int, tuple[str, ...]]] = {}

@@ -10,10 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuqueue.model import Job, JobKind, JobState, ProcessId
-from gpuqueue.run.files import CLAIM, EXIT, read_json
-from gpuqueue.run.process import boot_id, marked
+from gpuqueue.run.files import BEGUN, CLAIM, EXIT, read_json
+from gpuqueue.run.process import (
+    alive,
+    boot_id,
+    descendants,
+    identify,
+    marked,
+    send_signal,
+    session_of,
+)
 
-__all__ = ["Outcome", "outcome_of", "signal_name", "sweep", "void"]
+__all__ = ["VOID", "Outcome", "claim_of", "outcome_of", "signal_name", "sweep", "void"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +45,42 @@ class Outcome:
         return cls(JobState.FAILED, None, why, again=again)
 
     @classmethod
+    def cancelled(cls, why: str) -> Outcome:
+        """It was cancelled before it began."""
+        return cls(JobState.CANCELLED, None, why)
+
+    @classmethod
     def again_because(cls, why: str) -> Outcome:
         """It did not begin and goes back into the queue."""
         return cls(JobState.FAILED, None, why, again=True)
 
 
+VOID = ProcessId(0, 0, "void")
+"""Stands in an attempt's claim for "nobody may have this one"."""
+_TORN = ProcessId(0, 0, "torn")
+
+
+def claim_of(folder: Path) -> ProcessId | None:
+    """Who has claimed an attempt; ``VOID`` if nobody may, None if nobody has."""
+    claim = read_json(folder / CLAIM)
+    if claim is not None:
+        return ProcessId(claim["pid"], claim["start"], claim["boot"])
+    # it appears whole, so one that cannot be read was cut short by a power cut
+    return _TORN if (folder / CLAIM).exists() and read_json(folder / CLAIM) is None else None
+
+
 def void(folder: Path) -> bool:
     """Claim an attempt that nobody has claimed, so that no runner ever can; whether it is void."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     mine = folder / f".void-{os.getpid()}"
-    mine.write_text(json.dumps({"pid": 0, "start": 0, "boot": ""}))
+    text = json.dumps({"pid": VOID.pid, "start": VOID.start, "boot": VOID.boot})
     try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mine.write_text(text)
         os.link(mine, folder / CLAIM)
-    except FileExistsError:
+    except OSError:  # claimed already, or no room to say so
         return False
     finally:
-        mine.unlink()
+        mine.unlink(missing_ok=True)
     return True
 
 
@@ -95,21 +123,28 @@ def _words(code: int | None) -> str:
     return words
 
 
-def sweep(folder: Path, patience: float = 5.0) -> bool:
+def sweep(folder: Path, patience: float = 0.3) -> bool:
     """End every process that still belongs to an attempt whose runner is gone.
 
-    They are known by the attempt's directory in their environment. Returns whether all are gone.
+    They are known by the attempt's directory in their environment and by the payload's session.
+    Returns whether all are gone; call it again until they are, the GPUs are not free before.
     """
     deadline = time.monotonic() + patience
-    while pids := marked("GPUQUEUE_ATTEMPT_DIR", str(folder)):
-        for pid in pids:
-            if pid == os.getpid():
-                continue
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                continue
+    while pids := _members(folder):
+        for process in pids:
+            send_signal(process, signal.SIGKILL)
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
     return True
+
+
+def _members(folder: Path) -> list[ProcessId]:
+    found = {pid for pid in marked("GPUQUEUE_ATTEMPT_DIR", str(folder)) if pid != os.getpid()}
+    begun = read_json(folder / BEGUN)
+    if begun:
+        # a payload may have overwritten its environment to show a title
+        payload = ProcessId(begun["pid"], begun["start"], begun["boot"])
+        if alive(payload):
+            found |= {payload.pid, *session_of(payload.pid), *descendants(payload.pid)}
+    return [process for pid in found if (process := identify(pid)) is not None and alive(process)]

@@ -38,7 +38,10 @@ class Turn:
     _left: list[Job] = field(default_factory=list)
 
     def move(self, job: Job, event: str, **changes: Any) -> Job:
-        """Decide a change of a job, to be recorded with this event."""
+        """Decide a change of a job, to be recorded with this event. An ended job stays as it is."""
+        current = self.jobs.get(job.id, job)
+        if current.state in TERMINAL:
+            return current
         after = replace(job, **changes)
         self.jobs[job.id] = after
         self.moves.append((job, after, event))
@@ -61,10 +64,6 @@ class Turn:
     def leave(self, job: Job) -> None:
         """A job gives its placement back."""
         self._left.append(job)
-
-    def ended(self, job: Job) -> bool:
-        """Whether a job needs no more turns."""
-        return job.state in TERMINAL
 
     def commit(self, store: Store) -> None:
         """Record all of it."""

@@ -5,7 +5,7 @@
 ``payload``          a pickled call, a cell's source and inputs, where the kind has one
 ``<attempt>/``       one start of the job:
 ``  claim``          which runner has it; made by a hard link, so that only one can
-``  begun``          empty; made just before the payload starts
+``  begun``          made empty just before the payload starts; then names its process
 ``  log``            bytes as the job wrote them
 ``  outputs.jsonl``  a cell's outputs, one JSON line each
 ``  result``         what the payload gave back
@@ -32,6 +32,7 @@ __all__ = [
     "SPEC",
     "read_json",
     "reserve_exit",
+    "sync_folder",
     "write_exit",
     "write_json",
 ]
@@ -96,12 +97,12 @@ def reserve_exit(folder: str) -> None:
     os.close(handle)
 
 
-def write_exit(folder: str, record: dict[str, Any]) -> None:
+def write_exit(folder: str, record: dict[str, Any], *, patient: bool = True) -> None:
     """Write the exit record into its room, in one piece, and onto the disk.
 
     In place rather than by a rename: the room is there, one flush of data is enough, and what is
     read in the middle of the write is no valid JSON and so no record. Waits for room if there is
-    none; gives up only when the folder is gone.
+    none, if ``patient``; gives up when the folder is gone.
     """
     text = json.dumps(record).encode()
     if len(text) > _EXIT_ROOM:
@@ -115,7 +116,7 @@ def write_exit(folder: str, record: dict[str, Any]) -> None:
             finally:
                 os.close(handle)
         except OSError:
-            if not os.path.isdir(folder):
+            if not patient or not os.path.isdir(folder):
                 return
             time.sleep(1)
         else:

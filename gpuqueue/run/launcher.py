@@ -10,6 +10,7 @@ cannot; the launcher then starts the successor, so that the queue has a controll
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -28,16 +29,23 @@ SUCCESSOR = "successor"
 """Key of the line that says what to start if the input closes without a word; empty: nothing."""
 
 
+def _give_up(order: dict[str, object], error: OSError) -> None:
+    """End an attempt that no runner has claimed, for want of a process."""
+    runner = Runner(order)
+    with contextlib.suppress(OSError):
+        if runner.claim():
+            now = time.time()
+            reason = f"no process could be started for it: {error}"
+            record = {"returncode": None, "started": now, "ended": now, "reason": reason}
+            write_exit(runner.folder, record, patient=False)
+            ring(str(order["wake"]), f"exit {order['job']}")
+
+
 def _fork(order: dict[str, object]) -> None:
     try:
         child = os.fork()
     except OSError as error:
-        folder = str(order["attempt_dir"])
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        now = time.time()
-        reason = f"no process could be started for it: {error}"
-        write_exit(folder, {"returncode": None, "started": now, "ended": now, "reason": reason})
-        ring(str(order["wake"]), f"exit {order['job']}")
+        _give_up(order, error)
         return
     if child:
         return

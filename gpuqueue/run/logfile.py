@@ -13,7 +13,9 @@ import time
 __all__ = ["LogFile"]
 
 _TAIL = 64 * 1024
+_NOTE = 2048
 _CHECK = 1 << 20
+_RESERVE = 64 << 20
 
 
 class LogFile:
@@ -33,7 +35,9 @@ class LogFile:
         self._size = 0
         self._unchecked = 0
         self._tail = b""
+        self._gap = 0
         self._full_since = 0.0
+        self._check = 0
         self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
 
     @property
@@ -47,16 +51,17 @@ class LogFile:
             stat = os.fstatvfs(self._file)
         except OSError:
             return True
-        reserve = min(64 << 20, stat.f_blocks * stat.f_frsize // 5)
+        reserve = min(_RESERVE, stat.f_blocks * stat.f_frsize // 5)
+        self._check = min(_CHECK, reserve // 16)
         return stat.f_bavail * stat.f_frsize > reserve
 
     def write(self, data: bytes) -> None:
         """Append output, or keep it back where there is no room for it."""
         self._unchecked += len(data)
-        if self._full_since or self._size + len(data) > self.limit:
+        if self._full_since or self._tail or self._gap or self._size + len(data) > self.limit:
             self._keep_back(data)
             return
-        if self._unchecked >= _CHECK or self._size == 0:
+        if self._unchecked >= self._check:
             self._unchecked = 0
             if not self._room():
                 self._full_since = time.monotonic()
@@ -75,8 +80,12 @@ class LogFile:
     def _keep_back(self, data: bytes) -> None:
         self._tail += data
         if len(self._tail) > 2 * _TAIL:
-            self.dropped += len(self._tail) - _TAIL
-            self._tail = self._tail[-_TAIL:]
+            self._drop(len(self._tail) - _TAIL)
+
+    def _drop(self, amount: int) -> None:
+        self._tail = self._tail[amount:]
+        self._gap += amount
+        self.dropped += amount
 
     def settle(self) -> None:
         """Once a second after the disk was full, see whether it has room again."""
@@ -88,21 +97,20 @@ class LogFile:
                 self._full_since = time.monotonic()
 
     def _flush(self, why: str) -> None:
-        tail, self._tail = self._tail, b""
-        if len(tail) > _TAIL:
-            self.dropped += len(tail) - _TAIL
-            tail = tail[-_TAIL:]
+        most = _TAIL if self._room() else _NOTE
+        if len(self._tail) > most:
+            self._drop(len(self._tail) - most)
+        tail, gap = self._tail, self._gap
+        self._tail, self._gap = b"", 0
         note = b""
-        if self.dropped:
-            note = (
-                f"\n[gpuqueue: {self.dropped} bytes of output are not kept here: {why}]\n".encode()
-            )
+        if gap:
+            note = f"\n[gpuqueue: {gap} bytes of output are not kept here: {why}]\n".encode()
         with contextlib.suppress(OSError):
             os.write(self._file, note + tail)
 
     def close(self) -> None:
         """Write what was kept back, with a note of what is missing."""
-        if self._tail or self.dropped:
+        if self._tail or self._gap:
             why = "the disk was full" if self._full_since else "the log has reached its limit"
             self._flush(why)
         with contextlib.suppress(OSError):

@@ -19,10 +19,12 @@ __all__ = [
     "adopt_orphans",
     "alive",
     "boot_id",
+    "children_map",
     "descendants",
     "identify",
     "marked",
     "send_signal",
+    "session_of",
 ]
 
 _LINUX = sys.platform.startswith("linux")
@@ -38,6 +40,13 @@ def boot_id() -> str:
             open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file,
         ):
             return file.read().strip()
+    if sys.platform == "darwin":
+        import subprocess
+
+        # unlike the boot time, it does not move when the clock is set
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            words = ["sysctl", "-n", "kern.bootsessionuuid"]
+            return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
     import psutil
 
     return str(int(psutil.boot_time()))
@@ -113,7 +122,12 @@ def _children_map() -> dict[int, list[int]]:
     return children
 
 
-def descendants(pid: int) -> list[int]:
+def children_map() -> dict[int, list[int]] | None:
+    """Living children by parent, for asking for the descendants of many; None off Linux."""
+    return _children_map() if _LINUX else None
+
+
+def descendants(pid: int, children: dict[int, list[int]] | None = None) -> list[int]:
     """Pids of all living descendants of a process, parents before children."""
     if not _LINUX:
         import psutil
@@ -122,13 +136,26 @@ def descendants(pid: int) -> list[int]:
             return [child.pid for child in psutil.Process(pid).children(recursive=True)]
         except psutil.Error:
             return []
-    children = _children_map()
+    if children is None:
+        children = _children_map()
     found: list[int] = []
     queue = list(children.get(pid, ()))
     while queue:
         current = queue.pop(0)
         found.append(current)
         queue += children.get(current, ())
+    return found
+
+
+def session_of(leader: int) -> list[int]:
+    """Pids of the living processes in the session that a process leads."""
+    if not _LINUX:
+        return []
+    found = []
+    for name in _pids():
+        with contextlib.suppress(OSError):
+            if os.getsid(int(name)) == leader:
+                found.append(int(name))
     return found
 
 

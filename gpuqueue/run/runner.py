@@ -14,6 +14,7 @@ import select
 import signal
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from gpuqueue.run.files import BEGUN, CLAIM, LOG, read_json, reserve_exit, write_exit
@@ -87,7 +88,6 @@ class Runner:
             return False
         finally:
             os.unlink(mine)
-        reserve_exit(self.folder)
         return True
 
     # -- life --------------------------------------------------------------------------------
@@ -99,10 +99,13 @@ class Runner:
             return
         self._listen()
         adopt_orphans()
-        ring(self.order["wake"], f"claim {self.order['job']}")
         started = time.time()
-        log = LogFile(os.path.join(self.folder, LOG), self.order["log_limit"])
         output = self._start()
+        # what the payload need not wait for comes after it has started
+        ring(self.order["wake"], f"claim {self.order['job']}")
+        reserve_exit(self.folder)
+        self._name_payload()
+        log = LogFile(os.path.join(self.folder, LOG), self.order["log_limit"])
         try:
             self._supervise(output, log)
         finally:
@@ -128,9 +131,12 @@ class Runner:
                 self._signal_payload(signal.SIGTERM)
         elif what == "interrupt" and self.status is None:
             self.asked = self.asked or what
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                if self.payload:
-                    os.killpg(self.payload, signal.SIGINT)
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if self.payload:
+                os.killpg(self.payload, signal.SIGINT)
 
     def _signal_payload(self, number: int) -> None:
         if self.payload:
@@ -151,9 +157,9 @@ class Runner:
             return output
         env = {**spec["env"], **self.order["env"]}
         os.close(os.open(os.path.join(self.folder, BEGUN), os.O_CREAT | os.O_WRONLY, 0o600))
-        if self.asked == "cancel":
+        if self.asked:
             self.status = -1
-            self.reason = "cancelled before it began"
+            self.reason = "before it began"
         else:
             self._spawn(spec, env, sink)
         os.close(sink)
@@ -182,6 +188,16 @@ class Runner:
                 os.chdir("/")
         if self.asked == "cancel":  # it came between the check and the spawn
             self._signal_payload(signal.SIGTERM)
+        elif self.asked:
+            self._interrupt()
+
+    def _name_payload(self) -> None:
+        """Say which process the payload is, for when this one is killed."""
+        me = identify(self.payload) if self.payload else None
+        if me is not None:
+            record = json.dumps({"pid": me.pid, "start": me.start, "boot": me.boot})
+            with contextlib.suppress(OSError):
+                Path(self.folder, BEGUN).write_text(record)
 
     # -- supervision -------------------------------------------------------------------------
 

@@ -67,11 +67,9 @@ class Doorbell:
         if self._read < 0:
             time.sleep(timeout)
             return []
-        try:
-            ready, _, _ = select.select([self._read], [], [], max(0.0, timeout))
-        except (OSError, ValueError):
-            return []
-        if not ready:
+        poller = select.poll()  # select() cannot take descriptors beyond 1023
+        poller.register(self._read, select.POLLIN)
+        if not poller.poll(max(0.0, timeout) * 1000):
             return []
         data = b""
         with contextlib.suppress(BlockingIOError):

@@ -103,8 +103,8 @@ def reading_from(data: Mapping[str, Any]) -> Reading:
 
 COLUMNS = (
     "id, kind, state, request, tag, owner, command, cwd, origin, submitted, position, attempt, "
-    "placement, started, ended, returncode, reason, process, key, retry_of, expected, latest, "
-    "learned, sound"
+    "placement, started, ended, returncode, reason, process, asked, key, retry_of, expected, "
+    "latest, learned, sound"
 )
 
 
@@ -112,7 +112,7 @@ def job_from(row: tuple[Any, ...]) -> Job:
     """A job from a row of ``COLUMNS``."""
     (
         job_id, kind, state, request, tag, owner, command, cwd, origin, submitted, position,
-        attempt, placement, started, ended, returncode, reason, process, key, retry_of,
+        attempt, placement, started, ended, returncode, reason, process, asked, key, retry_of,
         expected, latest, learned, sound,
     ) = row  # fmt: skip
     return Job(
@@ -124,7 +124,7 @@ def job_from(row: tuple[Any, ...]) -> Job:
         owner=owner,
         command=command,
         cwd=cwd,
-        origin=Origin(**json.loads(origin)),
+        origin=_origin_from(json.loads(origin)),
         submitted=submitted,
         position=position,
         attempt=attempt,
@@ -136,11 +136,16 @@ def job_from(row: tuple[Any, ...]) -> Job:
         process=process_from(load(process)),
         key=key,
         retry_of=retry_of,
+        asked=asked,
         expected=expected,
         latest=latest,
         learned=learned,
         sound=bool(sound),
     )
+
+
+def _origin_from(data: Mapping[str, Any]) -> Origin:
+    return Origin(**{name: data[name] for name in _NAMES[Origin] if name in data})
 
 
 def job_to_dict(job: Job) -> dict[str, Any]:

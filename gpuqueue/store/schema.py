@@ -36,6 +36,7 @@ CREATE TABLE jobs (
     returncode INTEGER,
     reason    TEXT NOT NULL DEFAULT '',
     process   TEXT,
+    asked     TEXT NOT NULL DEFAULT '',
     key       TEXT,
     retry_of  INTEGER
 );
@@ -55,8 +56,8 @@ CREATE INDEX events_job ON events (job, seq);
 CREATE TABLE intents (
     id    INTEGER PRIMARY KEY AUTOINCREMENT,
     kind  TEXT NOT NULL,
-    job   INTEGER NOT NULL,
-    value INTEGER,
+    job   INTEGER,
+    value TEXT,
     at    REAL NOT NULL,
     done  REAL,
     error TEXT NOT NULL DEFAULT ''
@@ -64,15 +65,18 @@ CREATE TABLE intents (
 CREATE INDEX intents_open ON intents (id) WHERE done IS NULL;
 
 CREATE TABLE placements (
+    seq     INTEGER PRIMARY KEY AUTOINCREMENT,
     job     INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
     gpu     TEXT NOT NULL,
     compute INTEGER NOT NULL,
     memory  INTEGER NOT NULL,
+    whole   INTEGER NOT NULL,
+    slots   INTEGER NOT NULL,
     since   REAL NOT NULL,
-    until   REAL,
-    PRIMARY KEY (job, attempt, gpu)
-) WITHOUT ROWID;
+    until   REAL
+);
+CREATE INDEX placements_open ON placements (job) WHERE until IS NULL;
 
 CREATE TABLE specs (
     job  INTEGER PRIMARY KEY,
@@ -127,6 +131,8 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
             for statement in script.split(";"):
                 if statement.strip():
                     connection.execute(statement)
+        if not found:
+            _pass_over(connection, path.with_name("jobs"))
         connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
     except BaseException:
@@ -135,8 +141,18 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         raise
 
 
+def _pass_over(connection: sqlite3.Connection, folder: Path) -> None:
+    """Begin above the job directories that are there: a database moved away leaves them."""
+    taken = [int(entry.name) for entry in folder.glob("[0-9]*") if entry.name.isdigit()]
+    if taken:
+        connection.execute(
+            "INSERT INTO sqlite_sequence (name, seq) VALUES ('jobs', ?)", (max(taken),)
+        )
+
+
 def _keep_copy(connection: sqlite3.Connection, target: Path) -> None:
     partial = target.with_name(f"{target.name}.{os.getpid()}.part")
+    os.close(os.open(partial, os.O_CREAT | os.O_WRONLY, 0o600))
     copy = sqlite3.connect(partial)
     try:
         connection.backup(copy)

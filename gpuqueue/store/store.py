@@ -36,6 +36,8 @@ from gpuqueue.store.schema import migrate
 
 __all__ = ["LIVE", "Draft", "Store"]
 
+_inherited: list[Any] = []  # of a parent process: kept, because closing it would disturb it
+
 LIVE = ("queued", "starting", "running", "frozen", "evicting")
 flush_file = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 _PATIENCE = 60.0
@@ -87,6 +89,7 @@ class Store:
         self.patience = patience
         self.on_wait = on_wait
         self._durable = durable
+        self._pid = os.getpid()
         self._lock = threading.RLock()
         self._log = -1
         self._connection = self._open()
@@ -97,6 +100,7 @@ class Store:
                 self.path, timeout=_TRY, isolation_level=None, check_same_thread=False
             )
             connection.execute("PRAGMA busy_timeout = 250")
+            connection.execute("PRAGMA secure_delete = FAST")  # specs hold the environment
             self._patiently(lambda: self._prepare(connection))
             # where the log can be flushed by itself, see _flush
             mode = "NORMAL" if os.name == "posix" or not self._durable else "FULL"
@@ -120,6 +124,23 @@ class Store:
         migrate(connection, self.path)
         with contextlib.suppress(OSError):
             self.path.chmod(0o600)
+
+    def check_version(self) -> None:
+        """See that the schema is still this program's own.
+
+        Raises
+        ------
+        StateVersionError
+            A newer gpuqueue has migrated it meanwhile.
+        """
+        self._patiently(lambda: migrate(self._connection, self.path))
+
+    def _after_fork(self) -> None:
+        """Leave the parent's connection and locks to it; SQLite allows neither here."""
+        if os.getpid() != self._pid:
+            _inherited.append((self._connection, self._lock))
+            self._pid, self._lock, self._log = os.getpid(), threading.RLock(), -1
+            self._connection = self._open()
 
     def close(self) -> None:
         """Close the connection."""
@@ -153,7 +174,7 @@ class Store:
         while True:
             try:
                 return action()
-            except sqlite3.OperationalError as error:
+            except sqlite3.DatabaseError as error:
                 busy = (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF in (
                     sqlite3.SQLITE_BUSY,
                     sqlite3.SQLITE_LOCKED,
@@ -173,6 +194,7 @@ class Store:
         StateLocked, NoSpace, StateDirectoryError
             The database could not be written.
         """
+        self._after_fork()
         with self._lock:
             connection = self._connection
             self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
@@ -207,6 +229,7 @@ class Store:
             return  # the log has moved into the database file, flushed
 
     def _rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        self._after_fork()
         with self._lock:
             result: list[tuple[Any, ...]] = self._patiently(
                 lambda: self._connection.execute(sql, values).fetchall()
@@ -273,14 +296,19 @@ class Store:
             submitted=now, position=job_id, key=draft.key, retry_of=draft.retry_of,
         )  # fmt: skip
 
-    def intend(self, kind: IntentKind, job_id: int, value: int | None = None) -> int:
-        """Write down a wish about a job for the controller; return the intent's number."""
+    def intend(self, kind: IntentKind, job_ids: Iterable[int], value: Any = None) -> list[int]:
+        """Write down a wish about jobs for the controller; return the intents' numbers."""
         with self.transaction() as db:
-            cursor = db.execute(
-                "INSERT INTO intents (kind, job, value, at) VALUES (?, ?, ?, ?)",
-                (str(kind), job_id, value, time.time()),
-            )
-            return int(cursor.lastrowid or 0)
+            return [
+                int(
+                    db.execute(
+                        "INSERT INTO intents (kind, job, value, at) VALUES (?, ?, ?, ?)",
+                        (str(kind), job_id, dump(value), time.time()),
+                    ).lastrowid
+                    or 0
+                )
+                for job_id in job_ids
+            ]
 
     # -- what the controller writes ---------------------------------------------------------
 
@@ -306,14 +334,16 @@ class Store:
         """
         cursor = db.execute(
             "UPDATE jobs SET state = ?, priority = ?, position = ?, request = ?, attempt = ?, "
-            "placement = ?, started = ?, ended = ?, returncode = ?, reason = ?, process = ? "
+            "placement = ?, started = ?, ended = ?, returncode = ?, reason = ?, process = ?, "
+            "asked = ? "
             "WHERE id = ? AND state NOT IN ('succeeded', 'failed', 'cancelled')",
             (
                 str(after.state), after.request.priority, after.position,
                 dump(plain(after.request)), after.attempt,
                 None if after.placement is None else dump(plain(after.placement)),
                 after.started, after.ended, after.returncode, after.reason,
-                None if after.process is None else dump(plain(after.process)), after.id,
+                None if after.process is None else dump(plain(after.process)),
+                after.asked, after.id,
             ),
         )  # fmt: skip
         if cursor.rowcount != 1:
@@ -337,9 +367,12 @@ class Store:
     def occupy(self, db: sqlite3.Connection, job: Job, placement: Placement, at: float) -> None:
         """Open the usage records of an attempt, within the caller's transaction."""
         db.executemany(
-            "INSERT OR REPLACE INTO placements (job, attempt, gpu, compute, memory, since) "
-            "VALUES (?, ?, ?, ?, ?, ?)",
-            [(job.id, job.attempt, g.gpu, g.compute, g.memory, at) for g in placement.grants],
+            "INSERT INTO placements (job, attempt, gpu, compute, memory, whole, slots, since) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                (job.id, job.attempt, g.gpu, g.compute, g.memory, g.whole, placement.slots, at)
+                for g in placement.grants
+            ],
         )
 
     def vacate(self, db: sqlite3.Connection, job: Job, at: float) -> None:
@@ -473,7 +506,7 @@ class Store:
             "SELECT id, kind, job, value, at, done, error FROM intents "
             "WHERE done IS NULL ORDER BY id"
         )
-        return [Intent(i, IntentKind(k), *rest) for i, k, *rest in rows]
+        return [_intent_from(row) for row in rows]
 
     def intent(self, intent_id: int) -> Intent:
         """One intent, with what became of it."""
@@ -483,5 +516,10 @@ class Store:
         )
         if not rows:
             raise UnknownJob(f"there is no intent {intent_id}")
-        number, kind, *rest = rows[0]
-        return Intent(number, IntentKind(kind), *rest)
+        return _intent_from(rows[0])
+
+
+def _intent_from(row: tuple[Any, ...]) -> Intent:
+    number, kind, job, value, *rest = row
+    known = kind if kind in set(IntentKind) else IntentKind.UNKNOWN
+    return Intent(number, IntentKind(known), job, load(value), *rest)

@@ -115,12 +115,12 @@ class Host:
 
     def _correct_url(self, client: LocalClient, lead: Lead, url: str) -> None:
         """A lead that began before the server knew its port told where it meant to listen."""
-        from gpuqueue.control.lead import FACT
+        from gpuqueue.control.leading import LEAD
 
         lead.url = url
-        fact = client.store.fact(FACT)
+        fact = client.store.fact(LEAD)
         if fact and fact["pid"] == os.getpid():
-            client.store.set_fact(FACT, {**fact, "url": url})
+            client.store.set_fact(LEAD, {**fact, "url": url})
 
     # -- asking ------------------------------------------------------------------------------
 

@@ -118,7 +118,7 @@ def test_moves_are_recorded_with_their_event_and_ended_jobs_stay_ended(store):
 
 def test_intents_are_kept_until_done(store):
     (job,) = add(store)
-    number = store.intend(IntentKind.CANCEL, job.id)
+    number = store.intend(IntentKind.CANCEL, [job.id])[0]
     (intent,) = store.open_intents()
     with store.transaction() as db:
         store.finish_intent(db, intent, 5.0, "no")

@@ -6,11 +6,11 @@ CREATE TABLE events (
     kind TEXT NOT NULL,
     data TEXT NOT NULL
 );
-INSERT INTO "events" VALUES(1,1.79602398692317914968e+09,1,'submitted','{}');
-INSERT INTO "events" VALUES(2,1.79602398692317914968e+09,2,'submitted','{}');
-INSERT INTO "events" VALUES(3,1.79602398692317914968e+09,3,'submitted','{}');
-INSERT INTO "events" VALUES(4,1.79602398692317914968e+09,4,'submitted','{}');
-INSERT INTO "events" VALUES(5,1.79602398692317914968e+09,5,'submitted','{}');
+INSERT INTO "events" VALUES(1,1.79602618385428690912e+09,1,'submitted','{}');
+INSERT INTO "events" VALUES(2,1.79602618385428690912e+09,2,'submitted','{}');
+INSERT INTO "events" VALUES(3,1.79602618385428690912e+09,3,'submitted','{}');
+INSERT INTO "events" VALUES(4,1.79602618385428690912e+09,4,'submitted','{}');
+INSERT INTO "events" VALUES(5,1.79602618385428690912e+09,5,'submitted','{}');
 INSERT INTO "events" VALUES(6,3.0,2,'ended','{"state":"running"}');
 INSERT INTO "events" VALUES(7,3.0,3,'ended','{"state":"succeeded","returncode":0}');
 INSERT INTO "events" VALUES(8,3.0,4,'ended','{"state":"failed","returncode":1}');
@@ -22,8 +22,8 @@ CREATE TABLE facts (
 CREATE TABLE intents (
     id    INTEGER PRIMARY KEY AUTOINCREMENT,
     kind  TEXT NOT NULL,
-    job   INTEGER NOT NULL,
-    value INTEGER,
+    job   INTEGER,
+    value TEXT,
     at    REAL NOT NULL,
     done  REAL,
     error TEXT NOT NULL DEFAULT ''
@@ -48,24 +48,27 @@ CREATE TABLE jobs (
     returncode INTEGER,
     reason    TEXT NOT NULL DEFAULT '',
     process   TEXT,
+    asked     TEXT NOT NULL DEFAULT '',
     key       TEXT,
     retry_of  INTEGER
 , expected REAL, latest REAL, learned REAL, sound INTEGER NOT NULL DEFAULT 0);
-INSERT INTO "jobs" VALUES(1,'script','queued',0,1,'{"preset":"one","gpus":null,"share":null,"memory":null,"slots":null,"eta":null,"priority":0,"after":[],"restartable":false}','was-queued','somebody','true','/','{"kind":"terminal","path":"","session":"tty1"}',1.79602398692317914968e+09,0,NULL,NULL,NULL,NULL,'',NULL,NULL,NULL,NULL,NULL,NULL,0);
-INSERT INTO "jobs" VALUES(2,'script','running',0,2,'{"preset":"one","gpus":null,"share":null,"memory":null,"slots":null,"eta":null,"priority":0,"after":[],"restartable":false}','was-running','somebody','true','/','{"kind":"terminal","path":"","session":"tty1"}',1.79602398692317914968e+09,1,'{"grants":[{"gpu":"FAKE-0","compute":1000,"memory":17179869184,"whole":true}],"slots":2}',2.0,NULL,NULL,'','{"pid":1,"start":1,"boot":"an-earlier-boot"}',NULL,NULL,NULL,NULL,NULL,0);
-INSERT INTO "jobs" VALUES(3,'script','succeeded',0,3,'{"preset":"one","gpus":null,"share":null,"memory":null,"slots":null,"eta":null,"priority":0,"after":[],"restartable":false}','was-succeeded','somebody','true','/','{"kind":"terminal","path":"","session":"tty1"}',1.79602398692317914968e+09,1,'{"grants":[{"gpu":"FAKE-0","compute":1000,"memory":17179869184,"whole":true}],"slots":2}',2.0,3.0,0,'',NULL,NULL,NULL,NULL,NULL,NULL,0);
-INSERT INTO "jobs" VALUES(4,'script','failed',0,4,'{"preset":"one","gpus":null,"share":null,"memory":null,"slots":null,"eta":null,"priority":0,"after":[],"restartable":false}','was-failed','somebody','true','/','{"kind":"terminal","path":"","session":"tty1"}',1.79602398692317914968e+09,1,'{"grants":[{"gpu":"FAKE-0","compute":1000,"memory":17179869184,"whole":true}],"slots":2}',2.0,3.0,1,'',NULL,NULL,NULL,NULL,NULL,NULL,0);
-INSERT INTO "jobs" VALUES(5,'script','cancelled',0,5,'{"preset":"one","gpus":null,"share":null,"memory":null,"slots":null,"eta":null,"priority":0,"after":[],"restartable":false}','was-cancelled','somebody','true','/','{"kind":"terminal","path":"","session":"tty1"}',1.79602398692317914968e+09,1,'{"grants":[{"gpu":"FAKE-0","compute":1000,"memory":17179869184,"whole":true}],"slots":2}',2.0,3.0,1,'',NULL,NULL,NULL,NULL,NULL,NULL,0);
+INSERT INTO "jobs" VALUES(1,'script','queued',0,1,'{"preset":"one","gpus":null,"share":null,"memory":null,"slots":null,"eta":null,"priority":0,"after":[],"restartable":false}','was-queued','somebody','true','/','{"kind":"terminal","path":"","session":"tty1"}',1.79602618385428690912e+09,0,NULL,NULL,NULL,NULL,'',NULL,'',NULL,NULL,NULL,NULL,NULL,0);
+INSERT INTO "jobs" VALUES(2,'script','running',0,2,'{"preset":"one","gpus":null,"share":null,"memory":null,"slots":null,"eta":null,"priority":0,"after":[],"restartable":false}','was-running','somebody','true','/','{"kind":"terminal","path":"","session":"tty1"}',1.79602618385428690912e+09,1,'{"grants":[{"gpu":"FAKE-0","compute":1000,"memory":17179869184,"whole":true}],"slots":2}',2.0,NULL,NULL,'','{"pid":1,"start":1,"boot":"an-earlier-boot"}','',NULL,NULL,NULL,NULL,NULL,0);
+INSERT INTO "jobs" VALUES(3,'script','succeeded',0,3,'{"preset":"one","gpus":null,"share":null,"memory":null,"slots":null,"eta":null,"priority":0,"after":[],"restartable":false}','was-succeeded','somebody','true','/','{"kind":"terminal","path":"","session":"tty1"}',1.79602618385428690912e+09,1,'{"grants":[{"gpu":"FAKE-0","compute":1000,"memory":17179869184,"whole":true}],"slots":2}',2.0,3.0,0,'',NULL,'',NULL,NULL,NULL,NULL,NULL,0);
+INSERT INTO "jobs" VALUES(4,'script','failed',0,4,'{"preset":"one","gpus":null,"share":null,"memory":null,"slots":null,"eta":null,"priority":0,"after":[],"restartable":false}','was-failed','somebody','true','/','{"kind":"terminal","path":"","session":"tty1"}',1.79602618385428690912e+09,1,'{"grants":[{"gpu":"FAKE-0","compute":1000,"memory":17179869184,"whole":true}],"slots":2}',2.0,3.0,1,'',NULL,'',NULL,NULL,NULL,NULL,NULL,0);
+INSERT INTO "jobs" VALUES(5,'script','cancelled',0,5,'{"preset":"one","gpus":null,"share":null,"memory":null,"slots":null,"eta":null,"priority":0,"after":[],"restartable":false}','was-cancelled','somebody','true','/','{"kind":"terminal","path":"","session":"tty1"}',1.79602618385428690912e+09,1,'{"grants":[{"gpu":"FAKE-0","compute":1000,"memory":17179869184,"whole":true}],"slots":2}',2.0,3.0,1,'',NULL,'',NULL,NULL,NULL,NULL,NULL,0);
 CREATE TABLE placements (
+    seq     INTEGER PRIMARY KEY AUTOINCREMENT,
     job     INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
     gpu     TEXT NOT NULL,
     compute INTEGER NOT NULL,
     memory  INTEGER NOT NULL,
+    whole   INTEGER NOT NULL,
+    slots   INTEGER NOT NULL,
     since   REAL NOT NULL,
-    until   REAL,
-    PRIMARY KEY (job, attempt, gpu)
-) WITHOUT ROWID;
+    until   REAL
+);
 CREATE TABLE specs (
     job  INTEGER PRIMARY KEY,
     spec TEXT NOT NULL
@@ -77,6 +80,7 @@ CREATE INDEX jobs_live ON jobs (state, id)
 CREATE INDEX jobs_key ON jobs (key) WHERE key IS NOT NULL;
 CREATE INDEX events_job ON events (job, seq);
 CREATE INDEX intents_open ON intents (id) WHERE done IS NULL;
+CREATE INDEX placements_open ON placements (job) WHERE until IS NULL;
 CREATE INDEX jobs_succeeded ON jobs (id) WHERE state = 'succeeded';
 DELETE FROM "sqlite_sequence";
 INSERT INTO "sqlite_sequence" VALUES('jobs',5);
