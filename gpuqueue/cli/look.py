@@ -103,6 +103,7 @@ def show(job_id: JobId, *, as_json: AsJson = False) -> None:
 
 def job_view(client: LocalClient, job: Job) -> dict[str, Any]:
     """A job with its surroundings, as plain data (schema 1)."""
+    from gpuqueue.client.status import wait_to_dict
     from gpuqueue.model import JobState
     from gpuqueue.store import job_to_dict
 
@@ -110,15 +111,7 @@ def job_view(client: LocalClient, job: Job) -> dict[str, Any]:
     wait = client.why(job.id) if job.state is JobState.QUEUED else None
     return job_to_dict(job) | {
         "schema": 1,
-        "wait": None
-        if wait is None
-        else {
-            "position": wait.position,
-            "expected": wait.expected,
-            "reason": str(wait.reason),
-            "sentence": wait.sentence,
-            "hint": wait.hint,
-        },
+        "wait": wait_to_dict(wait),
         "gpus": [
             {"index": gpu.index, "name": gpu.name, "uuid": gpu.uuid}
             for gpu in client.machine().gpus

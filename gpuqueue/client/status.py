@@ -15,7 +15,7 @@ from gpuqueue.plan import Wait
 from gpuqueue.store import job_to_dict, plain
 from gpuqueue.units import format_bytes, format_duration, format_share
 
-__all__ = ["SCHEMA", "Status", "render", "status_of"]
+__all__ = ["SCHEMA", "Status", "render", "status_of", "wait_to_dict"]
 
 SCHEMA = 1
 """Version of ``Status.to_dict``; a key is never removed without raising it."""
@@ -96,19 +96,7 @@ class Status:
         }
 
     def _waiting(self, job: Job) -> dict[str, Any]:
-        wait = self.waits.get(job.id)
-        return job_to_dict(job) | {
-            "wait": None
-            if wait is None
-            else {
-                "position": wait.position,
-                "expected": wait.expected,
-                "reason": str(wait.reason),
-                "sentence": wait.sentence,
-                "hint": wait.hint,
-                "later_than": wait.later_than,
-            }
-        }
+        return job_to_dict(job) | {"wait": wait_to_dict(self.waits.get(job.id))}
 
     def __str__(self) -> str:
         return render(self)
@@ -118,6 +106,20 @@ class Status:
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(render(self))}</pre>"
+
+
+def wait_to_dict(wait: Wait | None) -> dict[str, Any] | None:
+    """Why a job waits, as plain data; None for one that does not."""
+    if wait is None:
+        return None
+    return {
+        "position": wait.position,
+        "expected": wait.expected,
+        "later_than": wait.later_than,
+        "reason": str(wait.reason),
+        "sentence": wait.sentence,
+        "hint": wait.hint,
+    }
 
 
 def status_of(client: LocalClient, *, recent: int = 5) -> Status:

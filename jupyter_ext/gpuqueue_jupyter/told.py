@@ -39,22 +39,11 @@ _LONGEST_CHARACTER = 4
 
 def job_told(client: LocalClient, job: Job) -> dict[str, Any]:
     """A job; where it waits, also why and until when."""
+    from gpuqueue.client.status import wait_to_dict
     from gpuqueue.store import job_to_dict
 
-    told = job_to_dict(job)
     wait = client.plan().waits.get(job.id) if job.state is JobState.QUEUED else None
-    told["wait"] = (
-        None
-        if wait is None
-        else {
-            "position": wait.position,
-            "expected": wait.expected,
-            "reason": str(wait.reason),
-            "sentence": wait.sentence,
-            "hint": wait.hint,
-        }
-    )
-    return told
+    return job_to_dict(job) | {"wait": wait_to_dict(wait)}
 
 
 def jobs_told(

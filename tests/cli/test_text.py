@@ -249,7 +249,7 @@ def test_status_marks_the_shared_gpu_and_says_why_jobs_wait():
 
 COMMANDS = [
     "submit", "status", "jobs", "show", "logs", "wait", "gpus", "cancel", "retry", "priority",
-    "swap", "stop", "doctor", "config", "init",
+    "swap", "stop", "doctor", "config", "init", "simulate",
 ]  # fmt: skip
 
 
