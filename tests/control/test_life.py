@@ -297,7 +297,9 @@ def test_settings_are_read_again_and_a_bad_file_changes_nothing(home):
 def test_a_full_disk_costs_output_and_submits_but_no_job(home, tmp_path):
     small = tmp_path / "small"
     small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(small)], check=True)
+    words = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(small)]
+    if subprocess.run(words, check=False).returncode != 0:
+        pytest.skip("this root may not mount, as in many containers")
     try:
         _full_disk(small)
     finally:
