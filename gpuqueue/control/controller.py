@@ -354,8 +354,10 @@ class Controller:
             "GPUQUEUE_ATTEMPT_DIR": str(folder),
             "GPUQUEUE_RUN_DIR": str(folder / "run"),
             "GPUQUEUE_HOME": str(self.home.root),
-            "PYTHONUNBUFFERED": "1",
         }
+        if job.kind is not JobKind.CELL:
+            # a cell's kernel streams by itself, and what it starts is to behave as without %%gpu
+            env["PYTHONUNBUFFERED"] = "1"
         if job.placement.grants:
             grant = job.placement.grants[0]
             env["GPUQUEUE_COMPUTE"] = f"{grant.compute / 1000:g}"
