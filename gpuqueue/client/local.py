@@ -32,7 +32,7 @@ from gpuqueue.errors import DoesNotFit, NoSpace, NotAllowedNow
 from gpuqueue.model import TERMINAL, IntentKind, Job, JobState, Origin
 from gpuqueue.paths import Home, find_home
 from gpuqueue.plan import Plan, Wait, never_fits, plan
-from gpuqueue.run.files import LOG, SPEC, sync_folder
+from gpuqueue.run.files import LOG, SPEC, read_json, sync_folder
 from gpuqueue.settings import SettingsFile, may_autostart
 from gpuqueue.store import Draft, Store
 
@@ -117,7 +117,7 @@ class LocalClient:
         ]
         with self._staged([payload for payload, _ in work], specs) as staged:
             try:
-                jobs = self.store.submit(drafts, lambda i, job_id: self._place(staged[i], job_id))
+                jobs = self.store.submit(drafts, lambda i, number: self._place(staged[i], number))
             finally:
                 self.wake("submit")  # an interrupt may come between the commit and here
         return jobs
@@ -145,14 +145,19 @@ class LocalClient:
                 raise DoesNotFit("wait", f"cannot start now: {why}")
 
     @contextlib.contextmanager
-    def _staged(self, payloads: Sequence[Payload], specs: Sequence[str]) -> Iterator[list[Path]]:
+    def _staged(
+        self, payloads: Sequence[Payload], specs: Sequence[str]
+    ) -> Iterator[list[Path | None]]:
         """Write the job directories under names of their own, before any lock is taken.
 
-        Only large payloads are flushed here: the spec is in the store too, whose commit is.
+        A payload without files needs none: its spec goes into the store.
         """
-        folders: list[Path] = []
+        folders: list[Path | None] = []
         try:
             for payload, spec in zip(payloads, specs, strict=True):
+                if not payload.files:
+                    folders.append(None)
+                    continue
                 name = f".new-{os.getpid()}-{threading.get_ident()}-{next(self._numbers)}"
                 folder = self.home.jobs / name
                 folder.mkdir(mode=0o700)
@@ -162,10 +167,9 @@ class LocalClient:
                         folder / file_name, content, flush=payload.flush or _size(content) < _SOON
                     )
                 _write(folder / SPEC, spec.encode(), flush=False)
-                if payload.files:
-                    sync_folder(str(folder))
+                sync_folder(str(folder))
             yield folders
-            if any(payload.files for payload in payloads):
+            if any(folders):
                 sync_folder(str(self.home.jobs))
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT) and not isinstance(error, NoSpace):
@@ -176,19 +180,16 @@ class LocalClient:
                 ) from error
             raise
         finally:
-            for folder in folders:
+            for folder in filter(None, folders):
                 if folder.exists():
                     shutil.rmtree(folder, ignore_errors=True)
 
-    def _place(self, staged: Path, job_id: int) -> None:
+    def _place(self, staged: Path | None, job_id: int) -> None:
         target = self.home.job(job_id)
-        try:
-            staged.rename(target)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
+        if os.path.lexists(target):
             # left by a submit that was cut off, or by a database that is gone: not ours to delete
             target.rename(target.with_name(f"{target.name}.left-{time.time_ns()}"))
+        if staged is not None:
             staged.rename(target)
 
     def wake(self, line: str) -> None:
@@ -223,6 +224,11 @@ class LocalClient:
         if self.job(job_id).state is not JobState.QUEUED:
             return None
         return self.plan().waits.get(job_id)
+
+    def spec(self, job_id: int) -> Any:
+        """What was submitted as a job, with its surroundings; None if it is gone."""
+        text = self.store.spec(job_id)
+        return json.loads(text) if text else read_json(self.home.job(job_id) / SPEC)
 
     def log_path(self, job: Job) -> Path:
         """Where the log of a job's latest attempt is (it may not exist yet)."""

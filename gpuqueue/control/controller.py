@@ -17,13 +17,13 @@ from gpuqueue.control.gauge import Gauge
 from gpuqueue.control.intents import carry_out, with_children
 from gpuqueue.control.launch import Launcher
 from gpuqueue.control.machine import FACT, Machine, seen_on, snapshot_of, usage_of
-from gpuqueue.control.outcome import VOID, Outcome, claim_of, outcome_of, sweep, void
+from gpuqueue.control.outcome import Outcome, outcome_of, sweep, void
 from gpuqueue.control.turn import Turn
 from gpuqueue.errors import GpuqueueError, StateVersionError
 from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState, Placement, Reading
 from gpuqueue.paths import Home
 from gpuqueue.plan import History, kind_of, plan
-from gpuqueue.run.files import BEGUN, SPEC, read_json, write_json
+from gpuqueue.run.files import SPEC, VOID, has_begun, read_claim, read_json, write_json
 from gpuqueue.run.process import alive, boot_id
 from gpuqueue.run.wake import Doorbell, ring
 from gpuqueue.settings import SettingsFile, may_autostart
@@ -216,7 +216,7 @@ class Controller:
         folder = self.home.attempt(job.id, job.attempt)
         outcome = outcome_of(folder, job)
         if job.state is JobState.STARTING:
-            process = claim_of(folder)
+            process = read_claim(folder)
             if process is None and outcome is None:
                 return self._await_claim(turn, job)
             if process == VOID:  # made void in a turn that could not be recorded
@@ -260,7 +260,7 @@ class Controller:
         if job.asked == "cancel":
             return Outcome.cancelled("cancelled while it ran; its runner was killed")
         # after a power cut the mark may be missing although the payload had begun
-        begun = (folder / BEGUN).exists() or job.process.boot != boot_id()
+        begun = has_begun(folder) or job.process.boot != boot_id()
         again = job.request.restartable or (not begun and job.attempt < _MOST_ATTEMPTS)
         return Outcome.lost(job.process, again=again)
 
@@ -363,19 +363,20 @@ class Controller:
             env["GPUQUEUE_COMPUTE"] = f"{grant.compute / 1000:g}"
             env["GPUQUEUE_MEMORY"] = str(grant.memory)
         self._ordered[job.id] = time.monotonic()
-        if job.id <= self._found:
+        order = {
+            "job": job.id,
+            "job_dir": str(self.home.job(job.id)),
+            "attempt_dir": str(folder),
+            "env": env,
+            "wake": str(self.home.wake),
+            "grace": settings.grace,
+            "log_limit": settings.log_limit_bytes,
+        }
+        if job.kind is JobKind.SCRIPT:
+            order["spec"] = self.store.spec(job.id)
+        elif job.id <= self._found:
             self._mend_spec(job)  # one that was there before this lead may have seen a power cut
-        self.launcher.order(
-            {
-                "job": job.id,
-                "job_dir": str(self.home.job(job.id)),
-                "attempt_dir": str(folder),
-                "env": env,
-                "wake": str(self.home.wake),
-                "grace": settings.grace,
-                "log_limit": settings.log_limit_bytes,
-            }
-        )
+        self.launcher.order(order)
 
     def _mend_spec(self, job: Job) -> None:
         """Write the spec anew if a power cut took it: the store's copy was flushed, it was not."""

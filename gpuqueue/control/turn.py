@@ -66,7 +66,7 @@ class Turn:
         self._left.append(job)
 
     def commit(self, store: Store) -> None:
-        """Record all of it."""
+        """Record all of it. Ends are on the disk before anybody is told of them."""
         with store.transaction() as db:
             for before, after, event in self.moves:
                 store.move(db, before, after, event, self.now)
@@ -79,3 +79,5 @@ class Turn:
                     store.occupy(db, job, job.placement, self.now)
             for intent, error in self.intents:
                 store.finish_intent(db, intent, self.now, error)
+        if any(after.state in TERMINAL for _, after, _ in self.moves):
+            store.flush()

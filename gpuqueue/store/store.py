@@ -46,7 +46,7 @@ _TRY = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A job before it has a number. ``spec`` is the text of its ``spec.json``."""
+    """A job before it has a number. ``spec`` is JSON: the payload and its surroundings."""
 
     kind: JobKind
     request: Request
@@ -70,7 +70,7 @@ class Store:
         The database file; it is created when missing.
     durable
         Commits reach the disk before they return (a submit must survive a power cut). The
-        controller does without: what it writes can be found again in the job directories.
+        controller does without, and flushes once for all jobs that ended in a turn.
     patience
         Seconds to wait for somebody else's lock before giving up.
     on_wait
@@ -102,7 +102,7 @@ class Store:
             connection.execute("PRAGMA busy_timeout = 250")
             connection.execute("PRAGMA secure_delete = FAST")  # specs hold the environment
             self._patiently(lambda: self._prepare(connection))
-            # where the log can be flushed by itself, see _flush
+            # where the log can be flushed by itself, see flush
             mode = "NORMAL" if os.name == "posix" or not self._durable else "FULL"
             connection.execute(f"PRAGMA synchronous = {mode}")
         except sqlite3.OperationalError as error:
@@ -202,7 +202,7 @@ class Store:
                 yield connection
                 connection.execute("COMMIT")
                 if self._durable and os.name == "posix":
-                    self._flush()
+                    self.flush()
             except BaseException as error:
                 with contextlib.suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
@@ -210,8 +210,8 @@ class Store:
                     raise self._explain(error) from error
                 raise
 
-    def _flush(self) -> None:
-        """Put what was committed onto the disk.
+    def flush(self) -> None:
+        """Put what was committed, by whomever, onto the disk.
 
         SQLite would do it within the commit (``synchronous = FULL``), holding the write lock
         meanwhile; a burst of submits then keeps the controller out. The log is flushed before any
@@ -348,7 +348,7 @@ class Store:
         )  # fmt: skip
         if cursor.rowcount != 1:
             raise StateDirectoryError(f"job {after.id} is gone or has ended; it cannot {event}")
-        if after.state in TERMINAL:
+        if after.state in TERMINAL and after.kind is not JobKind.SCRIPT:  # it is in a file too
             db.execute("DELETE FROM specs WHERE job = ?", (after.id,))
         data: dict[str, Any] = {"state": str(after.state)}
         if after.reason and after.reason != before.reason:
@@ -418,7 +418,7 @@ class Store:
         return job_from(rows[0])
 
     def spec(self, job_id: int) -> str | None:
-        """The spec of a job that has not ended: the copy that was committed with its row."""
+        """The spec that was committed with a job; None once it ended, if it is in a file too."""
         rows = self._rows("SELECT spec FROM specs WHERE job = ?", (job_id,))
         return str(rows[0][0]) if rows else None
 
