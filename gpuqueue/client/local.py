@@ -83,8 +83,12 @@ class LocalClient:
         origin: Origin | None = None,
         owner: str | None = None,
         retry_of: int | None = None,
+        flush: bool = True,
     ) -> list[Job]:
         """Queue jobs, all or none, and wake the controller.
+
+        Without ``flush`` it does not wait for the disk: the controller flushes what it takes in
+        before it acts on it. A power cut within that turn, some milliseconds, could take the jobs.
 
         Raises
         ------
@@ -117,9 +121,13 @@ class LocalClient:
         ]
         with self._staged([payload for payload, _ in work], specs) as staged:
             try:
-                jobs = self.store.submit(drafts, lambda i, number: self._place(staged[i], number))
+                jobs = self.store.submit(
+                    drafts, lambda i, number: self._place(staged[i], number), flush=flush
+                )
             finally:
-                self.wake("submit")  # an interrupt may come between the commit and here
+                heard = self.wake("submit")  # an interrupt may come between the commit and here
+            if not (flush or heard):
+                self.store.flush()
         return jobs
 
     def _check_fit(self, options: Options, machine: Machine) -> None:
@@ -192,9 +200,9 @@ class LocalClient:
         if staged is not None:
             staged.rename(target)
 
-    def wake(self, line: str) -> None:
-        """Ring the controller; start one where none is and the settings allow it."""
-        ensure_lead(self.home, autostart=may_autostart(self.settings), line=line)
+    def wake(self, line: str) -> bool:
+        """Ring the controller, or start one if the settings allow it; whether one heard it."""
+        return ensure_lead(self.home, autostart=may_autostart(self.settings), line=line)
 
     # -- ask ---------------------------------------------------------------------------------
 

@@ -57,6 +57,16 @@ class Turn:
         self.jobs[job_id] = replace(self.jobs[job_id], expected=expected, latest=latest)
         self.promised.append(job_id)
 
+    @property
+    def starts(self) -> frozenset[int]:
+        """Jobs that take a placement."""
+        return frozenset(job.id for job in self._entered)
+
+    @property
+    def ends(self) -> bool:
+        """Whether a job ends for good."""
+        return any(after.state in TERMINAL for _, after, _ in self.moves)
+
     def enter(self, job: Job) -> None:
         """A job takes its placement."""
         self._entered.append(job)
@@ -66,7 +76,9 @@ class Turn:
         self._left.append(job)
 
     def commit(self, store: Store) -> None:
-        """Record all of it. Ends are on the disk before anybody is told of them."""
+        """Record all of it."""
+        if not (self.moves or self.intents or self.promised):
+            return
         with store.transaction() as db:
             for before, after, event in self.moves:
                 store.move(db, before, after, event, self.now)
@@ -79,5 +91,3 @@ class Turn:
                     store.occupy(db, job, job.placement, self.now)
             for intent, error in self.intents:
                 store.finish_intent(db, intent, self.now, error)
-        if any(after.state in TERMINAL for _, after, _ in self.moves):
-            store.flush()
