@@ -42,7 +42,7 @@ _REST = 0.05
 _CLAIM_PATIENCE = 5.0
 _MOST_ATTEMPTS = 5
 _LEAST = 1.0
-"""Seconds: what is learned of shorter jobs differs by chance only, and no order is to hang on it."""
+"""Seconds. What is learned of shorter jobs differs by chance only; no order is to hang on it."""
 _REMEMBERED = 5000
 """How many successful runs a new lead learns from."""
 

@@ -97,6 +97,11 @@ class Store:
         self._connection = self._open()
 
     def _open(self) -> sqlite3.Connection:
+        with contextlib.suppress(OSError):  # SQLite says what is wrong
+            # Private before its log is made, which takes the mode over. One that is there is not
+            # opened: closing it would drop this process's locks on it (section 2.2 of
+            # https://www.sqlite.org/howtocorrupt.html).
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         try:
             connection = sqlite3.connect(
                 self.path, timeout=_TRY, isolation_level=None, check_same_thread=False
@@ -127,8 +132,6 @@ class Store:
                 f"(it answered {mode!r}). Set GPUQUEUE_HOME to a directory on a local disk."
             )
         migrate(connection, self.path)
-        with contextlib.suppress(OSError):
-            self.path.chmod(0o600)
 
     def check_version(self) -> None:
         """See that the schema is still this program's own.

@@ -116,16 +116,18 @@ def test_a_void_attempt_is_nobody_s(home, tmp_path):
     assert not Runner({"attempt_dir": str(folder)}).claim()
 
 
-def test_a_claim_is_one_runner_s_without_symbolic_links_too(home, tmp_path, monkeypatch):
+def test_a_claim_is_one_runner_s_without_symbolic_links_too(tmp_path, monkeypatch):
     def none(*_: object) -> None:
         raise PermissionError(errno.EPERM, "not on this file system")
 
     monkeypatch.setattr(os, "symlink", none)
+    folder = tmp_path / "1"
+    folder.mkdir()
     first, second = ProcessId(7, 70, "boot"), ProcessId(8, 80, "boot")
-    assert take_claim(str(tmp_path), first)
-    assert not take_claim(str(tmp_path), second)
-    assert read_claim(tmp_path) == first
-    assert [path.name for path in tmp_path.iterdir()] == ["claim"]
+    assert take_claim(str(folder), first)
+    assert not take_claim(str(folder), second)
+    assert read_claim(folder) == first
+    assert [path.name for path in folder.iterdir()] == ["claim"]
 
 
 def test_a_long_chain_falls_at_once(home):
