@@ -150,8 +150,9 @@ def submit(
         options_from(options)
     client = default_client()
     payload = payload_from(work, args, options, cwd=cwd, env=env)
-    # whoever calls this is gone after a power cut, so it need not wait for the disk
-    record = client.submit([(payload, options_from(known))], flush=False)[0]
+    # whoever calls this is gone after a power cut, so a mere command need not wait for the disk
+    flush = bool(payload.files)
+    record = client.submit([(payload, options_from(known))], flush=flush)[0]
     return Job(client, record.id)
 
 
