@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from certificates import Certificates, make_certificates
 
 from gpuqueue import paths
 from gpuqueue.client import LocalClient
@@ -89,7 +90,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     root = tmp_path / "st ate – ü"
     monkeypatch.setenv("GPUQUEUE_HOME", str(root))
     monkeypatch.setenv("GPUQUEUE_FAKE_GPUS", "24G,24G")
-    for name in ("GPUQUEUE_JOB_ID", "GPUQUEUE_ATTEMPT_DIR", "JPY_SESSION_NAME"):
+    for name in ("GPUQUEUE_JOB_ID", "GPUQUEUE_ATTEMPT_DIR", "JPY_SESSION_NAME", "JUPYTERHUB_USER"):
         monkeypatch.delenv(name, raising=False)
     paths._checked.clear()
     found = find_home()
@@ -104,3 +105,9 @@ def client(home: Home) -> Iterator[LocalClient]:
     made = LocalClient(home)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """A certificate for loopback, from an authority that nobody else knows."""
+    return make_certificates(tmp_path_factory.mktemp("certificates"))

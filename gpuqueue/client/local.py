@@ -342,6 +342,9 @@ def _past(state: JobState) -> str:
 
 
 def _user() -> str:
+    # in a container everybody has the same account, and one person is one owner by REST and here
+    if name := os.environ.get("JUPYTERHUB_USER"):
+        return name
     try:
         return getpass.getuser()
     except (KeyError, OSError):

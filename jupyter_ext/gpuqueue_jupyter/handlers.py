@@ -122,6 +122,11 @@ class _Handler(APIHandler):
         self._track_activity = self.request.method == "POST"
         await super().prepare()
 
+    def set_default_headers(self) -> None:
+        """Keep answers out of caches on the way: they change, and they are one person's."""
+        super().set_default_headers()
+        self.set_header("Cache-Control", "no-store")
+
     # -- what is asked -----------------------------------------------------------------------
 
     def asking(self, question: Question) -> Awaitable[Any]:
@@ -147,11 +152,14 @@ class _Handler(APIHandler):
 
     # -- what is told ------------------------------------------------------------------------
 
-    def created(self, client: LocalClient, job_id: int, *, new: bool = True) -> Reply:
-        """A job, with the address that it has."""
+    def created(self, client: LocalClient, job_id: int, address: str, *, new: bool = True) -> Reply:
+        """A job, with its address as seen from the request's own.
+
+        Relative (RFC 9110, section 10.2.2), because a proxy may have taken off the front of the
+        path: only whoever asked knows the whole of it.
+        """
         job = client.job(job_id)
         status = HTTPStatus.CREATED if new else HTTPStatus.OK
-        address = f"{self.base_url}{API}/jobs/{job_id}"
         return Reply(told.job_told(client, job), status, headers={"Location": address})
 
     def refuse(self, error: Exception) -> None:
@@ -230,7 +238,7 @@ class JobsHandler(_Handler):
                 raise InvalidRequest("after", str(error).removeprefix("after: ")) from None
             # with a key that is known, the first job of that key is the answer
             new = job.submitted >= began
-            return self.created(client, job.id, new=new)
+            return self.created(client, job.id, f"jobs/{job.id}", new=new)
 
         return submit
 
@@ -406,7 +414,7 @@ class RetryHandler(_Handler):
             from gpuqueue.client.resubmit import resubmit
 
             job = resubmit(client, client.job(number), priority=front)
-            return self.created(client, job.id)
+            return self.created(client, job.id, f"../{job.id}")
 
         return again
 

@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--port", type=int, help="the setting ui_port by default; 0: no port")
     parser.add_argument("--ip", default="127.0.0.1", help="another address needs a certificate")
+    parser.add_argument("--sock", help="the path of a UNIX socket to listen on, and on no port")
     asked, rest = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
 
     from gpuqueue.control.lead import Lead
@@ -44,15 +45,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     port = settings.current.ui_port if asked.port is None else asked.port
     if not 0 <= port <= 65535:
         sys.exit(f"{_PROGRAM}: --port: write a number from 0 to 65535")
-    if port == 0:
+    if asked.sock and asked.port is not None:
+        sys.exit(f"{_PROGRAM}: --sock: leave out --port; a socket is instead of one")
+    if port == 0 and not asked.sock:
         from gpuqueue.control import headless
 
         headless.main()
         return
-    lead = Lead(home, kind="serve", url=f"http://127.0.0.1:{port}/")
+    # (the server corrects the address, once it knows all of it)
+    lead = Lead(home, kind="serve", url="" if asked.sock else f"http://127.0.0.1:{port}/")
     lead.start()
+    place = [f"--sock={asked.sock}"] if asked.sock else [f"--ip={asked.ip}", f"--port={port}"]
     try:
-        _serve(lead, [f"--ip={asked.ip}", f"--port={port}", *rest])
+        _serve(lead, [*place, *rest])
     finally:
         if lead.is_alive():  # the server ended before it could end the lead
             lead.stop(leave_behind=True)

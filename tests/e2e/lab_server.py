@@ -7,17 +7,21 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conftest import until
 
 from gpuqueue.paths import Home
+
+if TYPE_CHECKING:
+    import jupyter_client
 
 TOKEN = "for-tests-only"
 
@@ -39,8 +43,10 @@ class Server:
         *command: str,
         base: str = "/",
         env: Mapping[str, str] | None = None,
+        authority: Path | None = None,
     ) -> None:
         self.home, self.folder, self.base = home, folder, base
+        self.tls = None if authority is None else ssl.create_default_context(cafile=authority)
         self.port = free_port()
         self.log = folder / f"server-{self.port}.log"
         folder.mkdir(exist_ok=True)
@@ -68,7 +74,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}{self.base}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}{self.base}"
 
     @property
     def pid(self) -> int:
@@ -90,7 +96,7 @@ class Server:
             headers={"Authorization": f"token {TOKEN}"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=30, context=self.tls) as answer:
                 return answer.status, json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             content = error.read()
@@ -111,11 +117,48 @@ class Server:
     def leads(self) -> bool:
         return bool(self.api("GET", "status")["server"]["leading"])
 
+    @contextlib.contextmanager
+    def kernel(self) -> Iterator[jupyter_client.BlockingKernelClient]:
+        """A new kernel of this server, ready."""
+        import jupyter_client
+
+        _, kernel = self.ask("POST", "api/kernels", {})
+        runtime = self.folder / "jupyter_runtime_dir"
+        file = until(lambda: next(runtime.glob(f"kernel-{kernel['id']}*.json"), None))
+        talk = jupyter_client.BlockingKernelClient(connection_file=str(file))
+        talk.load_connection_file()
+        talk.start_channels()
+        try:
+            until(lambda: _ready(talk), what="a kernel answers")
+            yield talk
+        finally:
+            talk.stop_channels()
+
     def end(self, number: int = signal.SIGTERM) -> int:
         """Send it a signal and wait until it has ended; its exit code."""
         if self.process.poll() is None:
             os.kill(self.pid, number)
         return self.process.wait(60)
+
+
+def _ready(kernel: jupyter_client.BlockingKernelClient) -> bool:
+    try:
+        kernel.wait_for_ready(60)
+    except RuntimeError:
+        return False  # on a busy machine a kernel that is slow to start passes for dead
+    return True
+
+
+def said(kernel: jupyter_client.BlockingKernelClient, code: str) -> str:
+    """What a kernel prints when it runs code, which must succeed."""
+    words: list[str] = []
+    reply = kernel.execute_interactive(
+        code,
+        timeout=60,
+        output_hook=lambda message: words.append(message["content"].get("text", "")),
+    )
+    assert reply["content"]["status"] == "ok", reply
+    return "".join(words).strip()
 
 
 def jupyter(kind: str = "server", *options: str, base: str = "/") -> list[str]:

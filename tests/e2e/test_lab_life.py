@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import lead_process, leads_of, until
-from lab_server import Server, server
+from lab_server import Server, said, server
 
 from gpuqueue.client import LocalClient
 from gpuqueue.model import TERMINAL, JobState
@@ -165,29 +165,11 @@ def test_an_exit_while_nobody_leads_is_found_later(
 def test_a_cell_of_the_servers_kernels_finds_the_same_queue(
     home: Home, client: LocalClient, tmp_path: Path
 ) -> None:
-    import jupyter_client
-
     with server(home, tmp_path / "work") as made:
         until(made.leads)
-        _, kernel = made.ask("POST", "api/kernels", {})
-        runtime = made.folder / "jupyter_runtime_dir"
-        file = until(lambda: next(runtime.glob(f"kernel-{kernel['id']}*.json"), None))
-        talk = jupyter_client.BlockingKernelClient(connection_file=str(file))
-        talk.load_connection_file()
-        talk.start_channels()
-        try:
-            talk.wait_for_ready(60)
+        with made.kernel() as kernel:
             code = "import gpuqueue; print(gpuqueue.submit(['true']).wait())"
-            said: list[str] = []
-            reply = talk.execute_interactive(
-                code,
-                timeout=60,
-                output_hook=lambda message: said.append(message["content"].get("text", "")),
-            )
-            assert reply["content"]["status"] == "ok", reply
-            assert "".join(said).strip() == "0"
-        finally:
-            talk.stop_channels()
+            assert said(kernel, code) == "0"
         assert len(made.api("GET", "jobs")["jobs"]) == 1
         assert leads_of(home) == []
 

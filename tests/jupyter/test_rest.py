@@ -4,10 +4,12 @@ import json
 import os
 import signal
 import sys
+import urllib.parse
 
 import nbformat
 import pytest
 from conftest import until
+from gpuqueue_jupyter.handlers import API
 from server_fixtures import *  # noqa: F403
 from server_fixtures import SPEC_FILE, Rest
 
@@ -45,10 +47,10 @@ def test_a_command_runs_and_tells_its_end(rest: Rest) -> None:
 
 def test_a_new_job_has_an_address(rest: Rest) -> None:
     answer = rest.post("/jobs", {"command": "true"})
-    location = answer.headers["Location"]
-    assert location.endswith(f"/gpuqueue/api/v1/jobs/{answer.json['id']}")
+    address = urllib.parse.urljoin(f"{rest.base}{API}/jobs", answer.headers["Location"])
     headers = {"Authorization": f"token {rest.token}"}
-    assert rest.fetch("GET", location, headers=headers).code == 200
+    found = rest.fetch("GET", address, headers=headers)
+    assert json.loads(found.body)["id"] == answer.json["id"]
 
 
 def test_the_same_key_gives_the_same_job(rest: Rest) -> None:

@@ -10,6 +10,10 @@ from jupyter_server.auth import Authorizer, User
 from server_fixtures import *  # noqa: F403
 from server_fixtures import Rest
 
+from gpuqueue.client import LocalClient
+from gpuqueue.client.payload import script_payload
+from gpuqueue.client.request import options_from
+
 EVERY = [
     (method, path.replace("{id}", "1"))
     for path, handler in ROUTES
@@ -88,6 +92,13 @@ def test_the_owner_is_who_asks_where_the_server_knows(
     job = rest.submit("true")
     assert job["owner"] == "ann"
     assert [found["id"] for found in rest.get("/jobs", owner="ann").json["jobs"]] == [job["id"]]
+
+
+def test_a_person_on_a_hub_is_the_same_owner_in_a_kernel(
+    client: LocalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTERHUB_USER", "ann@lab")
+    assert client.submit([(script_payload("true"), options_from({}))])[0].owner == "ann@lab"
 
 
 @pytest.mark.parametrize(
