@@ -68,6 +68,7 @@ class _State:
     page: Any = _UNSEEN  # whatever it is, [0] is the answer; in a job, the mapped file
     previous: Any = None  # who had SIGTERM before
     hooked = False  # forked children are told to forget
+    mask: Any = ()  # the signals that were blocked before a fork
     told = False  # the answer is in the file
     made = 0  # how many temporary names
 
@@ -116,7 +117,7 @@ def _begin() -> None:
     _listen()
     if not _state.hooked and hasattr(os, "register_at_fork"):
         _state.hooked = True
-        os.register_at_fork(after_in_child=_forget)
+        os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_forget)
 
 
 def _map(path: str) -> Any:
@@ -158,6 +159,19 @@ def _on_signal(number: int, frame: Any) -> None:
         _state.previous(number, frame)
 
 
+def _hold() -> None:
+    """Before a fork: a SIGTERM for the child waits until ``_forget`` has run there."""
+    import signal
+
+    _state.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _release() -> None:
+    import signal
+
+    signal.pthread_sigmask(signal.SIG_SETMASK, _state.mask)
+
+
 def _forget() -> None:
     """In a forked child: SIGTERM means what it did, until the child itself asks ``should_stop``.
 
@@ -170,6 +184,7 @@ def _forget() -> None:
     if signal.getsignal(signal.SIGTERM) is _on_signal:
         with contextlib.suppress(ValueError):
             signal.signal(signal.SIGTERM, _state.previous)
+    _release()
 
 
 def _tell() -> None:
