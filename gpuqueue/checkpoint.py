@@ -311,7 +311,11 @@ def _move(temporary: str, path: str) -> None:
             above, name = os.path.split(path)
             aside = os.path.join(above, _temporary_name("old", name))
             os.rename(path, aside)  # sweep() puts it back, should this be the end
-            os.rename(temporary, path)
+            try:
+                os.rename(temporary, path)
+            except OSError:
+                os.rename(aside, path)
+                raise
             temporary = aside
         _sync(os.path.dirname(path))
         _remove(temporary)
@@ -597,14 +601,12 @@ def _shards_problem(path: str, files: list[str]) -> str:
             lacking = sorted(named - set(files))
             if lacking:
                 return f"it lacks {', '.join(lacking[:3])}, which {name} names"
-        shard = _SHARD.fullmatch(name)
-        if shard is None:
-            continue
-        stem, of, ending = shard[1], int(shard[3]), shard[4]
-        mates = [found for found in map(_SHARD.fullmatch, files) if found]
-        there = {int(m[2]) for m in mates if (m[1], m[3], m[4]) == (stem, shard[3], ending)}
-        if not there >= set(range(1, of + 1)) and not there >= set(range(of)):
-            return f"it has {len(there)} of the {of} shards {stem}-*-of-{shard[3]}{ending}"
+    shards = [found for found in map(_SHARD.fullmatch, files) if found]
+    for stem, of, ending in {(shard[1], shard[3], shard[4]) for shard in shards}:
+        there = {int(s[2]) for s in shards if (s[1], s[3], s[4]) == (stem, of, ending)}
+        count = int(of)  # they are numbered from 1, or from 0
+        if not there >= set(range(1, count + 1)) and not there >= set(range(count)):
+            return f"it has {len(there)} of the {count} shards {stem}-*-of-{of}{ending}"
         if ending in (".safetensors", ".bin") and f"{stem}{ending}.index.json" not in files:
             return f"it has no {stem}{ending}.index.json, which is written after the shards"
     return ""

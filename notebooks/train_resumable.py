@@ -19,7 +19,7 @@ BATCH = 64
 
 
 def batch_of(step: int, size: int) -> torch.Tensor:
-    """The examples of a step. Drawn from its epoch's number, so that it is the same after a stop."""
+    """The examples of a step, drawn by its epoch's number: the same after a stop."""
     epoch, index = divmod(step, size // BATCH)
     order = torch.randperm(size, generator=torch.Generator().manual_seed(epoch))
     return order[index * BATCH : (index + 1) * BATCH]
