@@ -28,20 +28,18 @@ class ResumeCallback(_Base):  # type: ignore[misc]
     With several processes all of them stop at the same step.
     """
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Say that the job is resumable, and go on where the last attempt was told to stop."""
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """Say that the job is resumable."""
         checkpoint.should_stop()
-        # Trainer keeps its control flags in the checkpoint: "stop" must not come back with them
-        control.should_training_stop = False
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> None:
         """Save and stop, if the job was asked to."""
         if checkpoint.should_stop(sync=True):
             control.should_save = True
             control.should_training_stop = True
 
     def on_log(
-        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
+        self, _args: Any, state: Any, _control: Any, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
         """Note the numbers that Trainer logs."""
         if state.is_world_process_zero:

@@ -35,9 +35,7 @@ class ResumeCallback(_Base):  # type: ignore[misc]
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self._folder = folder
 
-    def on_train_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         """Note the metrics; save and stop, if the job was asked to."""
         if trainer.is_global_zero and trainer.global_step % trainer.log_every_n_steps == 0:
             numbers = {name: value.item() for name, value in trainer.callback_metrics.items()}

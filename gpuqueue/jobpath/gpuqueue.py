@@ -22,7 +22,7 @@ def _installed() -> ModuleSpec | None:
     before = list(sys.path)
     sys.path[:] = [entry for entry in before if os.path.abspath(entry or os.curdir) != _folder]
     for finder in list(sys.meta_path):
-        spec = finder.find_spec("gpuqueue", None)
+        spec = finder.find_spec("gpuqueue", None) if hasattr(finder, "find_spec") else None
         if spec is not None and spec.origin:  # a mere folder of that name has none
             return spec
     sys.path[:] = before

@@ -21,6 +21,9 @@ from gpuqueue.run import files
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPT = ROOT / "notebooks" / "train_resumable.py"
 
+NO_NUMPY = "No module named 'numpy'"
+PACKAGE = Path(gpuqueue.__file__).parent
+
 ASKED_AT = """
 import runpy, sys
 from gpuqueue import checkpoint
@@ -91,6 +94,27 @@ def test_a_cancelled_job_saves_in_its_grace(home, tmp_path):
     with pytest.raises(gpuqueue.JobCancelled):
         job.result()
     assert latest_checkpoint(job.directory / "checkpoints") is not None
+
+
+def test_a_job_whose_python_has_no_gpuqueue(home, tmp_path):
+    other = tmp_path / "other" / "python"
+    other.parent.mkdir()
+    other.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')  # no site-packages
+    other.chmod(0o755)
+    (tmp_path / "train.py").write_text(
+        "import os, sys\nfrom gpuqueue import checkpoint\n"
+        "print(checkpoint.should_stop(), checkpoint.__file__)\n"
+        "try: import gpuqueue.units, numpy\nexcept ImportError as error: print(error)"
+    )
+    env = {"PYTHONPATH": ""}
+    jobs = [
+        gpuqueue.submit([other, "train.py"], cwd=tmp_path, env=env),
+        gpuqueue.submit(f"'{other}' train.py", cwd=tmp_path, env=env),
+    ]
+    for job in jobs:
+        job.wait()
+        assert job.logs().splitlines() == [f"False {PACKAGE / 'checkpoint.py'}", NO_NUMPY]
+        assert files.is_resumable(job.directory / "1")
 
 
 # -- killed inside a save --------------------------------------------------------------------------
