@@ -136,6 +136,14 @@ def _tag_of(argv: Sequence[str]) -> str:
     return (Path(argv[0]).name or "job")[:60]
 
 
+def _offer_helper(env: dict[str, str]) -> None:
+    """Let a Python that has no gpuqueue import ``gpuqueue.checkpoint``: see ``jobpath``."""
+    folder = str(PACKAGE / "jobpath")
+    there = [entry for entry in (env.get("PYTHONPATH"),) if entry]
+    if folder not in os.pathsep.join(there).split(os.pathsep):
+        env["PYTHONPATH"] = os.pathsep.join([*there, folder])
+
+
 def script_payload(
     command: Sequence[str] | str,
     *,
@@ -160,6 +168,7 @@ def script_payload(
         if "\0" in command:
             raise PayloadError("command", "holds a NUL character")
         shell = _find("sh" if os.name == "posix" else "cmd", folder, values)
+        _offer_helper(values)
         argv = [shell, "-c" if os.name == "posix" else "/c", command]
         words = command.split()
         return Payload(
@@ -182,6 +191,8 @@ def script_payload(
         _check_python(argv, folder)
     if own_python and argv[0] in _PYTHONS:
         argv[0] = program
+    if program != sys.executable:
+        _offer_helper(values)
     return Payload(JobKind.SCRIPT, program, tuple(argv), shown, _tag_of(argv), folder, values)
 
 

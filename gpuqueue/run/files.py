@@ -10,7 +10,10 @@
 ``  result``         what the payload gave back
 ``  exit.json``      made just before the payload starts, then names its process, then tells how
                      it ended; always written in place, in one piece
+``  stop``           made by a job that can save and step aside; two bytes: asked, heard
+``  progress.jsonl`` what ``checkpoint.log`` noted; older lines are in ``progress.old.jsonl``
 ``  run/``           a fresh directory for the job's own files (``GPUQUEUE_RUN_DIR``)
+``checkpoints/``     the job's checkpoints, unless it was told another place; outlives attempts
 ===================  ==========================================================================
 """
 
@@ -29,12 +32,17 @@ __all__ = [
     "EXIT",
     "LOG",
     "OUTPUTS",
+    "PROGRESS",
     "RESULT",
     "SPEC",
+    "STOP",
     "TORN",
     "VOID",
     "ExitFile",
+    "ask_to_stop",
     "has_begun",
+    "has_heard",
+    "is_resumable",
     "read_claim",
     "read_exit",
     "read_json",
@@ -49,6 +57,8 @@ LOG = "log"
 OUTPUTS = "outputs.jsonl"
 RESULT = "result"
 EXIT = "exit.json"
+STOP = "stop"
+PROGRESS = "progress.jsonl"
 _CLAIM = "claim"
 _EXIT_ROOM = 4096
 
@@ -205,3 +215,35 @@ def read_payload(folder: str | os.PathLike[str]) -> ProcessId | None:
     """The payload's process, if the runner had time to name it and has not ended."""
     named = (read_json(os.path.join(folder, EXIT)) or {}).get("payload")
     return ProcessId(**named) if named else None
+
+
+def is_resumable(folder: str | os.PathLike[str]) -> bool:
+    """Whether an attempt has said that it can save and step aside (``gpuqueue.checkpoint``)."""
+    return os.path.exists(os.path.join(folder, STOP))
+
+
+def ask_to_stop(folder: str | os.PathLike[str]) -> bool:
+    """Ask an attempt to save and exit; False if it is not resumable, or that cannot be written.
+
+    The job may be asked any number of times. One that has ended takes no notice.
+    """
+    try:
+        handle = os.open(os.path.join(folder, STOP), os.O_WRONLY)
+    except OSError:
+        return False
+    try:
+        os.write(handle, b"\1")
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def has_heard(folder: str | os.PathLike[str]) -> bool:
+    """Whether the attempt knows that it is to stop; if it exits with 0, it has stepped aside."""
+    try:
+        with open(os.path.join(folder, STOP), "rb") as file:
+            return file.read(2)[1:] == b"\1"
+    except OSError:
+        return False

@@ -1,0 +1,1 @@
+"""Checkpoints with training libraries. Each module imports its library; import the one you use."""
