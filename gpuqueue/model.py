@@ -99,6 +99,8 @@ class Request:
         Ids of the jobs that must have succeeded before this one starts.
     restartable
         It may be stopped and run again from the beginning.
+    preemptible
+        It may be stopped, and put back into the queue, for a job of higher priority.
     """
 
     preset: Preset = Preset.ONE
@@ -110,6 +112,7 @@ class Request:
     priority: int = 0
     after: tuple[int, ...] = ()
     restartable: bool = False
+    preemptible: bool = False
 
 
 @dataclass(frozen=True, slots=True)

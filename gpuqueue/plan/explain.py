@@ -65,7 +65,7 @@ def explain(decision: Decision) -> dict[int, Wait]:
     reserved = [
         _Reservation(item, start, start + item.length, marks)
         for item, start, marks in zip(decision.order.items, laid.starts, laid.marks, strict=True)
-        if now < start < inf
+        if now < start < inf and item.job.id not in decision.unreserved
     ]
     ranks = {item.job.id: rank for rank, item in enumerate(decision.order.items)}
     names = Names({job.id: job for job in (*snapshot.waiting, *snapshot.running)}, now)

@@ -45,6 +45,11 @@ def kind_of(owner: str, command: str, request: Request) -> Hashable:
     return owner, normalised(command), str(request.preset), request.gpus, share
 
 
+def likeness_of(owner: str, request: Request) -> Hashable:
+    """What a new command is compared with: all work of the owner that asks for as much."""
+    return owner, str(request.preset), request.gpus, request.share
+
+
 @dataclass(slots=True)
 class _Record:
     runs: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))

@@ -8,7 +8,8 @@ what holds on paper now can be kept at every later moment.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gpuqueue.plan.timeline import UNKNOWN, Item, Laid, Stake
@@ -35,6 +36,8 @@ _PRICE = 4.0
 The saving counts only those that wait now; those yet to come pay for the slack that is used up and
 the gaps that are torn. At 1 a machine whose jobs pack badly is worn down by many small gains.
 """
+_DOUBTFUL_PRICE = 1.0
+"""The same where run times are only learned: too long for the most part, so is what is caused."""
 _WORK = 0.5
 """What the work in a job adds to the weight of its waiting, which is 1 for the job itself.
 
@@ -43,13 +46,19 @@ Without it many small jobs would break up the machine before the wide ones.
 
 
 class Order:
-    """The order that was decided on, and where it puts everybody."""
+    """The order that was decided on, and where it puts everybody.
 
-    __slots__ = ("items", "laid")
+    ``laid`` may be given as a function, called on first use.
+    """
 
-    def __init__(self, items: Sequence[Item], laid: Laid) -> None:
+    def __init__(self, items: Sequence[Item], laid: Laid | Callable[[], Laid]) -> None:
         self.items = items
-        self.laid = laid
+        self._laid = laid
+
+    @cached_property
+    def laid(self) -> Laid:
+        """Starts and GPUs of the items."""
+        return self._laid() if callable(self._laid) else self._laid
 
 
 def reordered(decision: Decision, laid: Laid) -> Order:
@@ -71,6 +80,7 @@ class _Search:
         self.laid = laid
         self.starts = laid.starts
         self.weights = _weights(decision.items)
+        self.price = _DOUBTFUL_PRICE if decision.doubtful else _PRICE
         waiting = len(self.rest)
         self.effort = min(_EFFORT, _CROWDED // max(1, waiting))
         if waiting > _DEEP:
@@ -141,7 +151,7 @@ class _Search:
             limits=limits,
             olds=olds,
             weights=[self.weights[each.job.id] for each in order],
-            price=_PRICE,
+            price=self.price,
             patience=_PATIENCE,
             horizon=self.horizon,
         )

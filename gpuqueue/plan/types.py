@@ -12,6 +12,7 @@ __all__ = [
     "Card",
     "Drop",
     "Estimate",
+    "Evict",
     "Need",
     "Policy",
     "Promise",
@@ -46,6 +47,8 @@ class Policy:
         Whether, within equal priority, whoever has had the least of the GPUs comes first.
     backfill
         Whether a job may start before one ahead of it where it delays nothing.
+    checkpoint
+        Seconds between the points from which a preemptible job can go on; 0: it begins anew.
     """
 
     slots: int
@@ -56,6 +59,7 @@ class Policy:
     backfill: bool = True
     drained: frozenset[str] = frozenset()
     fair_share: bool = False
+    checkpoint: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +178,14 @@ class Drop:
 
     job: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Ask this running job to stop, so that one of higher priority can start in its place."""
+
+    job: int
+    for_job: int
 
 
 class WaitReason(StrEnum):
