@@ -200,6 +200,8 @@ def request_text(request: Mapping[str, Any]) -> str:
         words.append("after " + ",".join(str(parent) for parent in request["after"]))
     if request["restartable"]:
         words.append("restartable")
+    if request.get("preemptible"):
+        words.append("preemptible")
     return ", ".join(words)
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+from gpuqueue.control.evicting import EVICT, evict, in_front
 from gpuqueue.control.gauge import Gauge
 from gpuqueue.control.intents import carry_out, with_children
 from gpuqueue.control.launch import Launcher
@@ -24,7 +26,7 @@ from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState, Placement, 
 from gpuqueue.paths import Home
 from gpuqueue.plan import History, kind_of, plan
 from gpuqueue.run.files import BEGUN, SPEC, read_json, write_json
-from gpuqueue.run.process import alive, boot_id
+from gpuqueue.run.process import alive, boot_id, send_signal
 from gpuqueue.run.wake import Doorbell, ring
 from gpuqueue.settings import SettingsFile, may_autostart
 from gpuqueue.store import Store
@@ -234,6 +236,9 @@ class Controller:
             # the record may have been written between the two looks
             outcome = outcome_of(folder, job) or self._lost(job)
         if outcome is None:
+            if look and job.state is JobState.EVICTING and job.process is not None:
+                # a lead may have died before it said so; the runner understands it twice
+                send_signal(job.process, signal.SIGTERM)
             return False
         self._end(turn, job, outcome)
         return True
@@ -270,7 +275,8 @@ class Controller:
         if outcome.again:
             turn.move(
                 job, "requeued", state=JobState.QUEUED, placement=None, process=None,
-                started=None, reason=outcome.reason, expected=None, latest=None,
+                started=None, reason=outcome.reason, expected=None, latest=None, asked="",
+                position=in_front(turn.jobs, job) if job.asked == EVICT else job.position,
             )  # fmt: skip
             return
         ended = turn.move(
@@ -333,6 +339,8 @@ class Controller:
             )  # fmt: skip
         for start in decision.starts:
             self._start(turn, turn.jobs[start.job], start.placement)
+        for stop in decision.evictions:
+            evict(turn, turn.jobs[stop.job], stop.for_job)
 
     def _start(self, turn: Turn, job: Job, placement: Placement) -> None:
         started = turn.move(

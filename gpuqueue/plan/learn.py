@@ -1,9 +1,14 @@
 """Run time and peak memory learned from earlier successful runs of the same command.
 
-Both take the largest of the last five runs: an upper estimate is outrun by half as many jobs as
+The run time is the largest of the last five: an upper estimate is outrun by half as many jobs as
 the mean of the last two (Tsafrir, Etsion and Feitelson 2007 use that mean; on two real logs it was
-too short for 46 % of the runs, the largest of five for 22 %). Pure: the same runs in the same order
-always teach the same.
+too short for 46 % of the runs, the largest of five for 22 %).
+
+Memory is the largest peak of the last twenty and a margin that shrinks as more is known: of 9,727
+repeated runs of the LANL CM-5 log 3.1 % used more, and 77 % of what would have been held was used;
+with the largest of five and 15 % it is 4.9 % and 79 %.
+
+Pure: the same runs in the same order always teach the same.
 """
 
 from __future__ import annotations
@@ -16,12 +21,16 @@ from dataclasses import dataclass, field
 from gpuqueue.model import Request
 from gpuqueue.plan.types import Estimate
 
-__all__ = ["MARGIN", "RECENT", "History", "kind_of", "normalised"]
+__all__ = ["MARGIN", "PEAKS", "RECENT", "UNSURE", "History", "kind_of", "likeness_of", "normalised"]
 
 RECENT = 5
 """How many runs of a command are remembered."""
-MARGIN = 0.15
-"""What is added to the largest peak of memory."""
+PEAKS = 20
+"""How many peaks of memory are remembered: too little costs a run, too long a memory only room."""
+MARGIN = 0.05
+"""The part of the largest peak that is added to it in any case."""
+UNSURE = 0.5
+"""What is added besides, divided by the number of peaks that are known."""
 
 _PROOFS = 3
 """Runs that must have been foretold before an estimate is relied on."""
@@ -53,7 +62,7 @@ def likeness_of(owner: str, request: Request) -> Hashable:
 @dataclass(slots=True)
 class _Record:
     runs: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
-    peaks: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
+    peaks: deque[int] = field(default_factory=lambda: deque(maxlen=PEAKS))
     held: deque[bool] = field(default_factory=lambda: deque(maxlen=2 * RECENT))
 
 
@@ -89,5 +98,7 @@ class History:
             return None
         held = record.held
         sound = len(held) >= _PROOFS and sum(held) * 5 >= len(held) * 4
-        memory = int(max(record.peaks) * (1 + MARGIN)) if record.peaks else None
+        memory = None
+        if peaks := record.peaks:
+            memory = int(max(peaks) * (1 + MARGIN + UNSURE / len(peaks)))
         return Estimate(max(1.0, *record.runs), memory, learned=True, sound=sound)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gpuqueue.model import WHOLE
 from gpuqueue.plan.timeline import UNKNOWN, Item, Laid, Stake
 
 if TYPE_CHECKING:
@@ -31,13 +32,14 @@ _DEEP = 500
 _PATIENCE = 8.0
 """A trial is given up when it owes so many times what the job that went ahead gains."""
 _PRICE = 4.0
-"""Waiting that must be saved for each second that others are put off.
+"""Waiting that must be saved for each second that others are put off, where much work waits.
 
-The saving counts only those that wait now; those yet to come pay for the slack that is used up and
-the gaps that are torn. At 1 a machine whose jobs pack badly is worn down by many small gains.
+The saving counts only those that wait now. Those yet to come pay for the slack that is used up and
+the gaps that are torn, until the backlog is worked off: at 1, a machine with a long backlog of jobs
+that pack badly is worn down by many small gains. With none at all nobody pays, and 1 is enough.
 """
-_DOUBTFUL_PRICE = 1.0
-"""The same where run times are only learned: too long for the most part, so is what is caused."""
+_BACKLOG = 86_400.0
+"""Seconds of waiting work for every GPU from which on the whole price is asked."""
 _WORK = 0.5
 """What the work in a job adds to the weight of its waiting, which is 1 for the job itself.
 
@@ -80,7 +82,7 @@ class _Search:
         self.laid = laid
         self.starts = laid.starts
         self.weights = _weights(decision.items)
-        self.price = _DOUBTFUL_PRICE if decision.doubtful else _PRICE
+        self.price = _price(decision)
         waiting = len(self.rest)
         self.effort = min(_EFFORT, _CROWDED // max(1, waiting))
         if waiting > _DEEP:
@@ -167,12 +169,24 @@ class _Search:
         return trial
 
 
+def _price(decision: Decision) -> float:
+    """What a second of others' waiting costs here: the more, the longer the backlog lasts."""
+    if not decision.lanes.lanes:
+        return _PRICE
+    work = sum(_area(item) for item in decision.items)
+    lasts = work / (WHOLE * len(decision.lanes.lanes))
+    return 1.0 + (_PRICE - 1.0) * min(1.0, lasts / _BACKLOG)
+
+
+def _area(item: Item) -> float:
+    """GPU seconds of a job, in thousandths; its length where it takes no compute."""
+    need = item.form.need
+    length = 0.0 if item.length >= UNKNOWN else item.length
+    return length * max(1, need.gpus * (need.compute or 1))
+
+
 def _weights(items: Sequence[Item]) -> dict[int, float]:
     """What a second of each job's waiting counts, by id."""
-    areas = []
-    for item in items:
-        need = item.form.need
-        length = 0.0 if item.length >= UNKNOWN else item.length
-        areas.append(length * max(1, need.gpus * (need.compute or 1)))
+    areas = [_area(item) for item in items]
     mean = sum(areas) / len(areas) or 1.0
     return {item.job.id: 1.0 + _WORK * area / mean for item, area in zip(items, areas, strict=True)}

@@ -174,6 +174,9 @@ class _Replay:
         self.history.add(kind, job.run, job.peak)
         if self.estimates is Estimates.LEARNED:
             self.likes.add(likeness_of(job.owner, job.request), job.run)
+            for other in self.waiting:
+                if self.kinds[other] == kind:
+                    self._guess(self.by_id[other])
 
     def _leave(self, job_id: int, now: float) -> Job:
         job = self.running.pop(job_id)
