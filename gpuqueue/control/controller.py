@@ -286,6 +286,12 @@ class Controller:
         )  # fmt: skip
         if ended.state is JobState.SUCCEEDED:
             self._note(ended)
+            # those of its kind that wait are believed to take what is known by now
+            self._untaught += [
+                other.id
+                for other in turn.jobs.values()
+                if other.command == job.command and other.owner == job.owner
+            ]
 
     # -- what earlier runs teach -------------------------------------------------------------
 
@@ -310,9 +316,11 @@ class Controller:
             job = turn.jobs.get(job_id)
             if job is None or job.state is not JobState.QUEUED or not _teaches(job):
                 continue
-            if job.request.eta is None and job.learned is None:
+            if job.request.eta is None:
                 found = self._history.estimate(kind_of(job.owner, job.command, job.request))
-                if found is not None and found.run_time is not None:
+                if found is None or found.run_time is None:
+                    continue
+                if (job.learned, job.sound) != (found.run_time, found.sound):
                     turn.learn(job_id, found.run_time, sound=found.sound)
         self._untaught = []
 

@@ -71,9 +71,15 @@ class History:
 
     def __init__(self) -> None:
         self._records: dict[Hashable, _Record] = {}
+        self._likes: dict[Hashable, deque[float]] = {}
 
-    def add(self, kind: Hashable, run_time: float, peak: int = 0) -> None:
-        """Take in one successful run; ``peak`` in bytes on one GPU, 0 where nobody knows."""
+    def add(self, kind: Hashable, run_time: float, peak: int = 0, *, like: Hashable = None) -> None:
+        """Take in one successful run; ``peak`` in bytes on one GPU, 0 where nobody knows.
+
+        ``like`` is its ``likeness_of``, for commands that have not run before.
+        """
+        if like is not None:
+            self._likes.setdefault(like, deque(maxlen=RECENT)).append(run_time)
         record = self._records.setdefault(kind, _Record())
         if record.runs:
             # would the estimate have held, and was it of use?
@@ -88,14 +94,16 @@ class History:
         for kind, run_time, peak in runs:
             self.add(kind, run_time, peak)
 
-    def estimate(self, kind: Hashable) -> Estimate | None:
+    def estimate(self, kind: Hashable, *, like: Hashable = None) -> Estimate | None:
         """What one more run of the kind is believed to take; None where nothing is known.
 
-        ``sound`` says that earlier estimates of the kind have held: most of at least three.
+        ``sound`` says that earlier estimates of the kind have held: most of at least three. For
+        a kind that has not run before it is the largest of the last five that are ``like`` it.
         """
         record = self._records.get(kind)
         if record is None or not record.runs:
-            return None
+            runs = self._likes.get(like)
+            return Estimate(max(1.0, *runs), learned=True, sound=False) if runs else None
         held = record.held
         sound = len(held) >= _PROOFS and sum(held) * 5 >= len(held) * 4
         memory = None

@@ -38,7 +38,7 @@ The saving counts only those that wait now. Those yet to come pay for the slack 
 the gaps that are torn, until the backlog is worked off: at 1, a machine with a long backlog of jobs
 that pack badly is worn down by many small gains. With none at all nobody pays, and 1 is enough.
 """
-_BACKLOG = 86_400.0
+_BACKLOG = 28_800.0
 """Seconds of waiting work for every GPU from which on the whole price is asked."""
 _WORK = 0.5
 """What the work in a job adds to the weight of its waiting, which is 1 for the job itself.
@@ -170,7 +170,13 @@ class _Search:
 
 
 def _price(decision: Decision) -> float:
-    """What a second of others' waiting costs here: the more, the longer the backlog lasts."""
+    """What a second of others' waiting costs here: the more, the longer the backlog lasts.
+
+    Where run times are only learned, it is nothing beyond that second: they are too long for the
+    most part, and so is what would be caused.
+    """
+    if decision.doubtful:
+        return 1.0
     if not decision.lanes.lanes:
         return _PRICE
     work = sum(_area(item) for item in decision.items)

@@ -22,10 +22,10 @@ from gpuqueue.plan import (
     Policy,
     Snapshot,
     kind_of,
+    likeness_of,
     never_fits,
     plan,
 )
-from gpuqueue.plan.learn import likeness_of
 from gpuqueue.simulate.trace import TraceJob
 
 __all__ = ["Estimates", "Outcome", "replay"]
@@ -106,7 +106,6 @@ class _Replay:
         self.front = 0
         self.guesses: dict[int, Estimate] = {}
         self.history = History()
-        self.likes = History()
         self.past: deque[tuple[float, float, TraceJob]] = deque()
         self.latest: dict[int, float] = {}
         self.out = Outcome()
@@ -156,14 +155,11 @@ class _Replay:
     def _guess(self, job: TraceJob) -> None:
         """Believe what earlier runs teach, else the user, else what other work of theirs took."""
         request = job.request
-        guess = self.history.estimate(self.kinds[job.id])
         # where the log has no estimate of the user's, it repeats the run time: not to be read
         told = request.eta if request.eta is not None and request.eta != job.run else None
-        if guess is None:
-            like = self.likes.estimate(likeness_of(job.owner, request)) if told is None else None
-            run_time = told or (like.run_time if like else None) or _HOUR
-            guess = Estimate(run_time, learned=True, sound=False)
-        self.guesses[job.id] = guess
+        like = likeness_of(job.owner, request) if told is None else None
+        guess = self.history.estimate(self.kinds[job.id], like=like)
+        self.guesses[job.id] = guess or Estimate(told or _HOUR, learned=True, sound=False)
 
     def _end(self, job_id: int, now: float) -> None:
         self._leave(job_id, now)
@@ -171,9 +167,9 @@ class _Replay:
         self.out.end[job_id] = now
         self.guesses.pop(job_id, None)
         kind = self.kinds[job_id]
-        self.history.add(kind, job.run, job.peak)
+        self.history.add(kind, job.run, job.peak, like=likeness_of(job.owner, job.request))
         if self.estimates is Estimates.LEARNED:
-            self.likes.add(likeness_of(job.owner, job.request), job.run)
+            # those that wait are believed to take what is known by now
             for other in self.waiting:
                 if self.kinds[other] == kind:
                     self._guess(self.by_id[other])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from machines import NOW, begun, job, machine, places, policy, run
 
 from gpuqueue.model import Job
-from gpuqueue.plan import Estimate, Snapshot, plan
+from gpuqueue.plan import Estimate, History, Snapshot, plan
 
 
 def _learned(snapshot: Snapshot, times: dict[int, float]) -> Snapshot:
@@ -102,3 +102,33 @@ def test_everybody_is_told_why_and_nobody_of_a_reservation_that_is_not(snapshot:
         if wait.reason == "reservation":
             alone = replace(after, waiting=(by_id[id_],))
             assert id_ in places(plan(alone, NOW))
+
+
+def test_memory_is_the_largest_peak_and_a_margin_that_shrinks() -> None:
+    history = History()
+    for number, peak in enumerate([1000, 4000, 2000, 2000], 1):
+        history.add("kind", 60.0, peak)
+        largest = 1000 if number == 1 else 4000
+        found = history.estimate("kind")
+        assert found is not None
+        assert found.memory == int(largest * (1.05 + 0.5 / number))
+    for _ in range(19):
+        history.add("kind", 60.0, 2000)
+    found = history.estimate("kind")
+    assert found is not None
+    # the peak of 4,000 is the second of 23, too long ago
+    assert found.memory == int(2000 * (1.05 + 0.5 / 20))
+
+
+def test_a_new_command_is_taken_for_what_is_like_it() -> None:
+    history = History()
+    assert history.estimate("new", like="alice, one GPU") is None
+    history.add("old", 60.0, like="alice, one GPU")
+    history.add("older", 90.0, like="alice, one GPU")
+    assert history.estimate("new") is None
+    assert history.estimate("new", like="alice, one GPU") == Estimate(
+        90.0, learned=True, sound=False
+    )
+    assert history.estimate("old", like="alice, one GPU") == Estimate(
+        60.0, learned=True, sound=False
+    )
