@@ -120,6 +120,8 @@ def _waiting_lines(
         when = f"expected to start in {format_duration(left)} ({clock(wait.expected, now)})"
         if left < 1:
             when = "expected to start soon"
+        if wait.by is not None:
+            when += f", most likely by {clock(wait.by, now)}"
     lines = [f"position {wait.position} of {waiting}, {when}", f"why: {wait.sentence}"]
     if wait.hint:
         lines.append(f"hint: {wait.hint}")
