@@ -99,6 +99,8 @@ class Request:
         Ids of the jobs that must have succeeded before this one starts.
     restartable
         It may be stopped and run again from the beginning.
+    preemptible
+        It is stopped, and put back into the queue, where a job of higher priority needs its room.
     """
 
     preset: Preset = Preset.ONE
@@ -110,6 +112,7 @@ class Request:
     priority: int = 0
     after: tuple[int, ...] = ()
     restartable: bool = False
+    preemptible: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +170,8 @@ class Origin:
 class Job:
     """One request with its payload and its life, as the store knows it.
 
-    ``asked`` is ``cancel`` from the moment that a running job has been asked to end.
+    ``asked`` is ``cancel`` from the moment that a running job has been asked to end; ``evict``
+    where it is to make room and go back into the queue.
     ``expected`` and ``latest`` are the scheduler's promise: its start in queue order when it was
     first seen, and the latest that this may become (seconds since the epoch). ``learned`` is the
     run time in seconds that earlier runs of the same command taught when it was submitted without

@@ -41,6 +41,14 @@ def simulate(  # noqa: PLR0917 - the first of its options may be given by place
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting, to see what it would do."),
     ] = None,
+    preemptible: Annotated[
+        str | None,
+        typer.Option(metavar="CLASS", help="Jobs of this class may be stopped for the others."),
+    ] = None,
+    checkpoint: Annotated[
+        float,
+        typer.Option(min=0, help="They go on from every so many seconds; 0: they begin anew."),
+    ] = 0.0,
     days: Annotated[
         float, typer.Option(min=0, help="How far back the history goes; 0 is all of it.")
     ] = 7.0,
@@ -52,10 +60,12 @@ def simulate(  # noqa: PLR0917 - the first of its options may be given by place
     as_json: Annotated[bool, typer.Option("--json", help="Print data for programs.")] = False,
 ) -> None:
     """Replay a workload through the scheduler on a virtual clock, to see who would have waited."""
+    from dataclasses import replace
+
     from gpuqueue.errors import InvalidRequest
     from gpuqueue.simulate.engine import Estimates, replay
     from gpuqueue.simulate.report import measure, picture, write_starts
-    from gpuqueue.simulate.trace import read_trace, scaled_to_load
+    from gpuqueue.simulate.trace import preempting, read_trace, scaled_to_load
 
     try:
         mode = Estimates(estimates)
@@ -70,6 +80,9 @@ def simulate(  # noqa: PLR0917 - the first of its options may be given by place
     if load is not None:
         jobs = scaled_to_load(jobs, len(machine), load)
     policy = _policy(settings, machine, unbounded=not own and not _sets(change or [], "slots"))
+    if preemptible is not None:
+        jobs = preempting(jobs, preemptible)
+        policy = replace(policy, checkpoint=checkpoint)
     outcome = replay(jobs, machine, policy, mode)
     if starts is not None:
         write_starts(starts, outcome)
@@ -155,6 +168,10 @@ _WORDS = {
     "wait_max_s": "longest wait",
     "slowdown_mean": "mean bounded slowdown",
     "wait_wide_mean_s": "mean wait of wide jobs",
+    "wait_firm_mean_s": "mean wait of jobs that are never stopped",
+    "wait_preemptible_mean_s": "mean wait of preemptible jobs",
+    "evictions": "jobs stopped for others",
+    "lost_share": "work lost by that",
     "utilisation": "utilisation",
     "promises": "promises given",
     "promises_broken": "promises broken",

@@ -107,6 +107,10 @@ def submit(
     restartable: Annotated[
         bool, typer.Option("--restartable", help="It may be stopped and run again from the start.")
     ] = False,
+    preemptible: Annotated[
+        bool,
+        typer.Option("--preemptible", help="Restartable, and stopped for jobs of higher priority."),
+    ] = False,
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="Refuse it, rather than queue it, if all is taken.")
     ] = False,
@@ -140,8 +144,8 @@ def submit(
             "preset": _preset(flags, preset),
             "gpus": gpus, "share": share, "mem": mem, "slots": slots, "eta": eta,
             "priority": True if priority == _FRONT else priority,
-            "after": after, "restartable": restartable, "tag": tag, "key": key,
-            "wait": not no_wait,
+            "after": after, "restartable": restartable, "preemptible": preemptible,
+            "tag": tag, "key": key, "wait": not no_wait,
         }
     )  # fmt: skip
     payload = payload_of(command, cwd=cwd, env=_environment(env or ()))

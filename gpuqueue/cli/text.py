@@ -120,6 +120,8 @@ def _waiting_lines(
         when = f"expected to start in {format_duration(left)} ({clock(wait.expected, now)})"
         if left < 1:
             when = "expected to start soon"
+        if wait.by is not None:
+            when += f", most likely by {clock(wait.by, now)}"
     lines = [f"position {wait.position} of {waiting}, {when}", f"why: {wait.sentence}"]
     if wait.hint:
         lines.append(f"hint: {wait.hint}")
@@ -200,6 +202,8 @@ def request_text(request: Mapping[str, Any]) -> str:
         words.append("after " + ",".join(str(parent) for parent in request["after"]))
     if request["restartable"]:
         words.append("restartable")
+    if request.get("preemptible"):
+        words.append("preemptible")
     return ", ".join(words)
 
 

@@ -129,7 +129,7 @@ def submit(
         compute), ``mem`` (``"6G"`` of each GPU), ``slots``, ``eta`` (``"40m"``), ``priority``
         (a number, or True for the front), ``after`` (jobs that must succeed first), ``tag``,
         ``key`` (a second submit with the same key returns the first job unless it failed),
-        ``restartable``, ``wait`` (False: refuse rather than queue).
+        ``restartable``, ``preemptible``, ``wait`` (False: refuse rather than queue).
 
     Raises
     ------

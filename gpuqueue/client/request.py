@@ -27,7 +27,7 @@ class Options:
 
 OPTIONS = (
     "preset", "gpus", "share", "mem", "slots", "eta", "priority", "after", "restartable",
-    "tag", "key", "wait",
+    "preemptible", "tag", "key", "wait",
 )  # fmt: skip
 """Names of the options, the same in Python, on the command line and in REST."""
 
@@ -47,6 +47,7 @@ def options_from(values: dict[str, Any]) -> Options:
             raise InvalidRequest(name, f"no such option{hint}")
     values = {name: value for name, value in values.items() if value is not None}
     priority = values.get("priority", 0)
+    preemptible = _flag(values.get("preemptible", False), "preemptible")
     share = parse_share(values["share"]) if "share" in values else None
     request = Request(
         preset=_preset(values.get("preset", Preset.ONE)),
@@ -57,7 +58,8 @@ def options_from(values: dict[str, Any]) -> Options:
         eta=parse_duration(values["eta"], "eta") if "eta" in values else None,
         priority=0 if priority is True else _integer(priority, "priority"),
         after=_after(values.get("after", ())),
-        restartable=_flag(values.get("restartable", False), "restartable"),
+        restartable=_flag(values.get("restartable", False), "restartable") or preemptible,
+        preemptible=preemptible,
     )
     _check_together(request)
     return Options(

@@ -116,6 +116,7 @@ def wait_to_dict(wait: Wait | None) -> dict[str, Any] | None:
         "position": wait.position,
         "expected": wait.expected,
         "later_than": wait.later_than,
+        "by": wait.by,
         "reason": str(wait.reason),
         "sentence": wait.sentence,
         "hint": wait.hint,

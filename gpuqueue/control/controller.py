@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+from gpuqueue.control.evicting import EVICT, evict, in_front
 from gpuqueue.control.gauge import Gauge
 from gpuqueue.control.herald import Herald
 from gpuqueue.control.intents import carry_out, with_children
@@ -25,7 +27,7 @@ from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState, Placement, 
 from gpuqueue.paths import Home
 from gpuqueue.plan import History, kind_of, plan
 from gpuqueue.run.files import SPEC, VOID, has_begun, read_claim, read_json, write_json
-from gpuqueue.run.process import alive, boot_id
+from gpuqueue.run.process import alive, boot_id, send_signal
 from gpuqueue.run.wake import Doorbell, ring
 from gpuqueue.settings import SettingsFile, may_autostart
 from gpuqueue.store import Store
@@ -254,6 +256,9 @@ class Controller:
             # the record may have been written between the two looks
             outcome = outcome_of(folder, job) or self._lost(job)
         if outcome is None:
+            if look and job.state is JobState.EVICTING and job.process is not None:
+                # a lead may have died before it said so; the runner understands it twice
+                send_signal(job.process, signal.SIGTERM)
             return False
         self._end(turn, job, outcome)
         return True
@@ -290,7 +295,8 @@ class Controller:
         if outcome.again:
             turn.move(
                 job, "requeued", state=JobState.QUEUED, placement=None, process=None,
-                started=None, reason=outcome.reason, expected=None, latest=None,
+                started=None, reason=outcome.reason, expected=None, latest=None, asked="",
+                position=in_front(turn.jobs, job) if job.asked == EVICT else job.position,
             )  # fmt: skip
             return
         ended = turn.move(
@@ -300,6 +306,12 @@ class Controller:
         )  # fmt: skip
         if ended.state is JobState.SUCCEEDED:
             self._note(ended)
+            # those of its kind that wait are believed to take what is known by now
+            self._untaught += [
+                other.id
+                for other in turn.jobs.values()
+                if other.command == job.command and other.owner == job.owner
+            ]
 
     # -- what earlier runs teach -------------------------------------------------------------
 
@@ -324,10 +336,13 @@ class Controller:
             job = turn.jobs.get(job_id)
             if job is None or job.state is not JobState.QUEUED or not _teaches(job):
                 continue
-            if job.request.eta is None and job.learned is None:
+            if job.request.eta is None:
                 found = self._history.estimate(kind_of(job.owner, job.command, job.request))
-                if found is not None and found.run_time is not None:
-                    turn.learn(job_id, max(found.run_time, _LEAST), sound=found.sound)
+                if found is None or found.run_time is None:
+                    continue
+                run_time = max(found.run_time, _LEAST)
+                if (job.learned, job.sound) != (run_time, found.sound):
+                    turn.learn(job_id, run_time, sound=found.sound)
         self._untaught = []
 
     # -- starts ------------------------------------------------------------------------------
@@ -356,6 +371,8 @@ class Controller:
             )  # fmt: skip
         for start in decision.starts:
             self._start(turn, turn.jobs[start.job], start.placement)
+        for stop in decision.evictions:
+            evict(turn, turn.jobs[stop.job], stop.for_job)
 
     def _start(self, turn: Turn, job: Job, placement: Placement) -> None:
         started = turn.move(

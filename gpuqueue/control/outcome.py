@@ -79,6 +79,11 @@ def outcome_of(folder: Path, job: Job) -> Outcome | None:
     code = record.get("returncode")
     started, ended = record.get("started"), record.get("ended")
     if record.get("asked") == "cancel":
+        if job.asked == "evict":
+            # whatever its exit code: a program may save its state and end well on SIGTERM
+            return Outcome(
+                JobState.FAILED, code, "was stopped for a job of higher priority", again=True
+            )
         return Outcome(JobState.CANCELLED, code, "cancelled while it ran", started, ended)
     if code == 0:
         return Outcome(JobState.SUCCEEDED, 0, "", started, ended)

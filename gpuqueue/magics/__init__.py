@@ -61,7 +61,7 @@ the variables it reads, and those it assigns come back::
 
     %%gpu [--light | --one | --two | --exclusive | --cpu | --preset NAME]
           [--gpus N] [--share 0.25] [--mem 6G] [--slots N] [--eta 40m]
-          [--priority [N]] [--after 12,13] [--tag NAME] [--key NAME] [--restartable]
+          [--priority [N]] [--after 12,13] [--tag NAME] [--key NAME] [--restartable] [--preemptible]
           [--no-wait] [--bg] [--in a,b] [--out r]
 
     --priority   higher starts first; without a number: before all that wait now

@@ -16,7 +16,7 @@ __all__ = ["CELL_ONLY", "FLAGS", "VALUED", "Asked", "parse_options"]
 VALUED = ("preset", "gpus", "share", "mem", "slots", "eta", "after", "tag", "key")
 """Options that take a value, in the words of ``gpuqueue.submit``."""
 
-FLAGS = ("restartable", "no-wait", *Preset)
+FLAGS = ("restartable", "preemptible", "no-wait", *Preset)
 CELL_ONLY = ("bg", "in", "out")
 _ALL = (*VALUED, *FLAGS, "priority", *CELL_ONLY)
 
@@ -80,8 +80,8 @@ def parse_options(words: Sequence[str], *, cell: bool = True) -> Asked:
             asked.background = True
         elif name == "no-wait":
             asked.options["wait"] = False
-        elif name == "restartable":
-            asked.options["restartable"] = True
+        elif name in {"restartable", "preemptible"}:
+            asked.options[name] = True
         else:
             _preset(asked, name)
     return asked

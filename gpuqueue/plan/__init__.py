@@ -4,12 +4,13 @@ No clock, no I/O, no randomness: the same snapshot and time always give the same
 """
 
 from gpuqueue.plan.decide import Plan, plan
-from gpuqueue.plan.learn import History, kind_of
+from gpuqueue.plan.learn import History, kind_of, likeness_of
 from gpuqueue.plan.need import need_of, never_fits
 from gpuqueue.plan.types import (
     Card,
     Drop,
     Estimate,
+    Evict,
     Need,
     Policy,
     Promise,
@@ -23,6 +24,7 @@ __all__ = [
     "Card",
     "Drop",
     "Estimate",
+    "Evict",
     "History",
     "Need",
     "Plan",
@@ -33,6 +35,7 @@ __all__ = [
     "Wait",
     "WaitReason",
     "kind_of",
+    "likeness_of",
     "need_of",
     "never_fits",
     "plan",

@@ -9,12 +9,14 @@ from math import inf
 from types import MappingProxyType
 
 from gpuqueue.model import Job
+from gpuqueue.plan.doubt import eased
+from gpuqueue.plan.evict import evictions
 from gpuqueue.plan.explain import explain
 from gpuqueue.plan.lanes import Form, Forms, Lanes
 from gpuqueue.plan.queue import fairly, in_order, sift
 from gpuqueue.plan.reorder import Order, reordered
 from gpuqueue.plan.timeline import UNKNOWN, Item, Laid, Timeline, length_of
-from gpuqueue.plan.types import Drop, Promise, Snapshot, Start, Wait
+from gpuqueue.plan.types import Drop, Evict, Promise, Snapshot, Start, Wait
 
 __all__ = ["DEPTH", "Decision", "Plan", "plan"]
 
@@ -43,6 +45,8 @@ class Decision:
         self.promises: list[Promise] = []
         self.order: Order | None = None
         self.starts: list[tuple[Job, Form, int]] = []
+        self.unreserved: set[int] = set()
+        self.doubtful = snapshot.policy.backfill and any(item.loose for item in self.items)
         if self._lacks_promise() or self._could_start():
             self._decide()
 
@@ -61,8 +65,9 @@ class Decision:
             item = Item(job, form, length_of(snapshot, job), number)
             item.latest = latest.get(job.id, inf)
             estimate = estimates.get(job.id)
-            if estimate is not None and not estimate.sound:
-                item.movable = False
+            if estimate is not None:
+                item.movable = item.movable and estimate.sound
+                item.loose = estimate.learned
             self.items.append(item)
 
     def _lacks_promise(self) -> bool:
@@ -93,17 +98,31 @@ class Decision:
         laid = self.laid_in_order
         self._promise(laid)
         self.order = reordered(self, laid)
-        laid = self.order.laid
+        if self.doubtful:
+            self.order, reserved = eased(self, self.order)
+            timeline = reserved.timeline
+        else:
+            self._start_those_due(self.order)
+            timeline = self.order.laid.timeline
+        if self.behind and self.snapshot.policy.backfill:
+            self._fill(timeline)
+        begun = {job.id for job, _, _ in self.starts}
+        self.promises = [each for each in self.promises if each.job not in begun]
+
+    def _start_those_due(self, order: Order) -> None:
+        laid = order.laid
         found = []
-        for item, start, marks in zip(self.order.items, laid.starts, laid.marks, strict=True):
+        for item, start, marks in zip(order.items, laid.starts, laid.marks, strict=True):
             if start <= self.now:
                 found.append((item.order, item.job, item.form, marks))
         found.sort(key=lambda each: each[0])
         self.starts = [each[1:] for each in found]
-        if self.behind and self.snapshot.policy.backfill:
-            self._fill(laid.timeline)
-        begun = {job.id for job, _, _ in self.starts}
-        self.promises = [each for each in self.promises if each.job not in begun]
+
+    def withhold(self, job_id: int) -> None:
+        """Start nobody behind this job, for which room is being made."""
+        places = {item.job.id: item.order for item in self.items}
+        first = places[job_id]
+        self.starts = [each for each in self.starts if places.get(each[0].id, inf) < first]
 
     @cached_property
     def laid_in_order(self) -> Laid:
@@ -178,6 +197,8 @@ class Plan:
         Jobs whose parents failed, were cancelled or are gone, in queue order.
     promises
         Latest starts that are given now, to be kept for the plans to come.
+    evictions
+        Running jobs to stop and put back, so that others of higher priority can start.
     snapshot, now
         What it was decided on; ``now`` in seconds since the epoch.
     """
@@ -185,6 +206,7 @@ class Plan:
     starts: tuple[Start, ...]
     drops: tuple[Drop, ...]
     promises: tuple[Promise, ...]
+    evictions: tuple[Evict, ...]
     snapshot: Snapshot = field(repr=False, compare=False)
     now: float = field(repr=False, compare=False)
     decision: Decision = field(repr=False, compare=False)
@@ -217,8 +239,11 @@ def plan(snapshot: Snapshot, now: float) -> Plan:
     can never run, holds nothing up.
     """
     decision = Decision(snapshot, now)
+    stops = tuple(evictions(decision))
+    if stops:
+        decision.withhold(stops[0].for_job)
     starts = tuple(
         Start(job.id, decision.lanes.placement(form, marks)) for job, form, marks in decision.starts
     )
     drops, promises = tuple(decision.drops), tuple(decision.promises)
-    return Plan(starts, drops, promises, snapshot, now, decision)
+    return Plan(starts, drops, promises, stops, snapshot, now, decision)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -65,7 +66,7 @@ def explain(decision: Decision) -> dict[int, Wait]:
     reserved = [
         _Reservation(item, start, start + item.length, marks)
         for item, start, marks in zip(decision.order.items, laid.starts, laid.marks, strict=True)
-        if now < start < inf
+        if now < start < inf and item.job.id not in decision.unreserved
     ]
     ranks = {item.job.id: rank for rank, item in enumerate(decision.order.items)}
     names = Names({job.id: job for job in (*snapshot.waiting, *snapshot.running)}, now)
@@ -73,6 +74,7 @@ def explain(decision: Decision) -> dict[int, Wait]:
     expected = dict(decision.expected)
     _foresee_children(decision, laid.timeline.copy(), expected)
     later: dict[Form, float] = {}
+    latest = _range_ends(decision)
     behind = {job.id for job in decision.behind}
     waits: dict[int, Wait] = {}
     for position, job in enumerate(queue, 1):
@@ -84,7 +86,9 @@ def explain(decision: Decision) -> dict[int, Wait]:
             reason = WaitReason.RESERVATION
             waits[job.id] = Wait(position, None, reason, sentence, later_than=at)
         else:
-            waits[job.id] = Wait(position, expected.get(job.id), *_why(scene, job))
+            at = expected.get(job.id)
+            by = None if at is None or job.id not in latest else max(at, latest[job.id])
+            waits[job.id] = Wait(position, at, *_why(scene, job), by=by)
     _give_hints(scene, waits)
     return waits
 
@@ -103,9 +107,7 @@ def _give_hints(scene: _Scene, waits: dict[int, Wait]) -> None:
                 break
             hint = hint_for(decision, timeline, item, scene.board)
             if hint:
-                waits[item.job.id] = Wait(
-                    wait.position, wait.expected, wait.reason, wait.sentence, hint
-                )
+                waits[item.job.id] = replace(wait, hint=hint)
         if start < inf:
             timeline.book(item, start, marks)
 
@@ -148,6 +150,14 @@ def _foresee_children(decision: Decision, timeline: Timeline, expected: dict[int
         if len(later) == len(left):
             break
         left = later
+
+
+def _range_ends(decision: Decision) -> Mapping[int, float]:
+    """The latest starts that are promised, where expected ones rest on learned run times."""
+    snapshot = decision.snapshot
+    if not any(guess.learned for guess in snapshot.estimates.values()):
+        return {}
+    return {promise.job: promise.latest for promise in decision.promises} | dict(snapshot.latest)
 
 
 def _not_before(decision: Decision, job: Job, later: dict[Form, float]) -> float | None:

@@ -1,9 +1,14 @@
 """Run time and peak memory learned from earlier successful runs of the same command.
 
-Both take the largest of the last five runs: an upper estimate is outrun by half as many jobs as
+The run time is the largest of the last five: an upper estimate is outrun by half as many jobs as
 the mean of the last two (Tsafrir, Etsion and Feitelson 2007 use that mean; on two real logs it was
-too short for 46 % of the runs, the largest of five for 22 %). Pure: the same runs in the same order
-always teach the same.
+too short for 46 % of the runs, the largest of five for 22 %).
+
+Memory is the largest peak of the last twenty and a margin that shrinks as more is known: of 9,727
+repeated runs of the LANL CM-5 log 3.1 % used more, and 77 % of what would have been held was used;
+with the largest of five and 15 % it is 4.9 % and 79 %.
+
+Pure: the same runs in the same order always teach the same.
 """
 
 from __future__ import annotations
@@ -16,12 +21,16 @@ from dataclasses import dataclass, field
 from gpuqueue.model import Request
 from gpuqueue.plan.types import Estimate
 
-__all__ = ["MARGIN", "RECENT", "History", "kind_of", "normalised"]
+__all__ = ["MARGIN", "PEAKS", "RECENT", "UNSURE", "History", "kind_of", "likeness_of", "normalised"]
 
 RECENT = 5
 """How many runs of a command are remembered."""
-MARGIN = 0.15
-"""What is added to the largest peak of memory."""
+PEAKS = 20
+"""How many peaks of memory are remembered: too little costs a run, too long a memory only room."""
+MARGIN = 0.05
+"""The part of the largest peak that is added to it in any case."""
+UNSURE = 0.5
+"""What is added besides, divided by the number of peaks that are known."""
 
 _PROOFS = 3
 """Runs that must have been foretold before an estimate is relied on."""
@@ -45,10 +54,15 @@ def kind_of(owner: str, command: str, request: Request) -> Hashable:
     return owner, normalised(command), str(request.preset), request.gpus, share
 
 
+def likeness_of(owner: str, request: Request) -> Hashable:
+    """What a new command is compared with: all work of the owner that asks for as much."""
+    return owner, str(request.preset), request.gpus, request.share
+
+
 @dataclass(slots=True)
 class _Record:
     runs: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
-    peaks: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
+    peaks: deque[int] = field(default_factory=lambda: deque(maxlen=PEAKS))
     held: deque[bool] = field(default_factory=lambda: deque(maxlen=2 * RECENT))
 
 
@@ -57,9 +71,15 @@ class History:
 
     def __init__(self) -> None:
         self._records: dict[Hashable, _Record] = {}
+        self._likes: dict[Hashable, deque[float]] = {}
 
-    def add(self, kind: Hashable, run_time: float, peak: int = 0) -> None:
-        """Take in one successful run; ``peak`` in bytes on one GPU, 0 where nobody knows."""
+    def add(self, kind: Hashable, run_time: float, peak: int = 0, *, like: Hashable = None) -> None:
+        """Take in one successful run; ``peak`` in bytes on one GPU, 0 where nobody knows.
+
+        ``like`` is its ``likeness_of``, for commands that have not run before.
+        """
+        if like is not None:
+            self._likes.setdefault(like, deque(maxlen=RECENT)).append(run_time)
         record = self._records.setdefault(kind, _Record())
         if record.runs:
             # would the estimate have held, and was it of use?
@@ -74,15 +94,19 @@ class History:
         for kind, run_time, peak in runs:
             self.add(kind, run_time, peak)
 
-    def estimate(self, kind: Hashable) -> Estimate | None:
+    def estimate(self, kind: Hashable, *, like: Hashable = None) -> Estimate | None:
         """What one more run of the kind is believed to take; None where nothing is known.
 
-        ``sound`` says that earlier estimates of the kind have held: most of at least three.
+        ``sound`` says that earlier estimates of the kind have held: most of at least three. For
+        a kind that has not run before it is the largest of the last five that are ``like`` it.
         """
         record = self._records.get(kind)
         if record is None or not record.runs:
-            return None
+            runs = self._likes.get(like)
+            return Estimate(max(1.0, *runs), learned=True, sound=False) if runs else None
         held = record.held
         sound = len(held) >= _PROOFS and sum(held) * 5 >= len(held) * 4
-        memory = int(max(record.peaks) * (1 + MARGIN)) if record.peaks else None
+        memory = None
+        if peaks := record.peaks:
+            memory = int(max(peaks) * (1 + MARGIN + UNSURE / len(peaks)))
         return Estimate(max(1.0, *record.runs), memory, learned=True, sound=sound)

@@ -2,15 +2,17 @@
 
 Running a job ahead of its turn is tried on paper first: it is placed now and all the others are
 laid out behind it in queue order, anew. It goes ahead only if that keeps every promise and saves
-``_PRICE`` times the waiting that it causes. Since the plan behind it is again one in queue order,
+more waiting than it causes, at a price that grows with the backlog. Since the plan behind it is again one in queue order,
 what holds on paper now can be kept at every later moment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gpuqueue.model import WHOLE
 from gpuqueue.plan.timeline import UNKNOWN, Item, Laid, Stake
 
 if TYPE_CHECKING:
@@ -30,11 +32,14 @@ _DEEP = 500
 _PATIENCE = 8.0
 """A trial is given up when it owes so many times what the job that went ahead gains."""
 _PRICE = 4.0
-"""Waiting that must be saved for each second that others are put off.
+"""Waiting that must be saved for each second that others are put off, where much work waits.
 
-The saving counts only those that wait now; those yet to come pay for the slack that is used up and
-the gaps that are torn. At 1 a machine whose jobs pack badly is worn down by many small gains.
+The saving counts only those that wait now. Those yet to come pay for the slack that is used up and
+the gaps that are torn, until the backlog is worked off: at 1, a machine with a long backlog of jobs
+that pack badly is worn down by many small gains. With none at all nobody pays, and 1 is enough.
 """
+_BACKLOG = 28_800.0
+"""Seconds of waiting work for every GPU from which on the whole price is asked."""
 _WORK = 0.5
 """What the work in a job adds to the weight of its waiting, which is 1 for the job itself.
 
@@ -43,13 +48,19 @@ Without it many small jobs would break up the machine before the wide ones.
 
 
 class Order:
-    """The order that was decided on, and where it puts everybody."""
+    """The order that was decided on, and where it puts everybody.
 
-    __slots__ = ("items", "laid")
+    ``laid`` may be given as a function, called on first use.
+    """
 
-    def __init__(self, items: Sequence[Item], laid: Laid) -> None:
+    def __init__(self, items: Sequence[Item], laid: Laid | Callable[[], Laid]) -> None:
         self.items = items
-        self.laid = laid
+        self._laid = laid
+
+    @cached_property
+    def laid(self) -> Laid:
+        """Starts and GPUs of the items."""
+        return self._laid() if callable(self._laid) else self._laid
 
 
 def reordered(decision: Decision, laid: Laid) -> Order:
@@ -71,6 +82,7 @@ class _Search:
         self.laid = laid
         self.starts = laid.starts
         self.weights = _weights(decision.items)
+        self.price = _price(decision)
         waiting = len(self.rest)
         self.effort = min(_EFFORT, _CROWDED // max(1, waiting))
         if waiting > _DEEP:
@@ -141,7 +153,7 @@ class _Search:
             limits=limits,
             olds=olds,
             weights=[self.weights[each.job.id] for each in order],
-            price=_PRICE,
+            price=self.price,
             patience=_PATIENCE,
             horizon=self.horizon,
         )
@@ -157,12 +169,30 @@ class _Search:
         return trial
 
 
+def _price(decision: Decision) -> float:
+    """What a second of others' waiting costs here: the more, the longer the backlog lasts.
+
+    Where run times are only learned, it is nothing beyond that second: they are too long for the
+    most part, and so is what would be caused.
+    """
+    if decision.doubtful:
+        return 1.0
+    if not decision.lanes.lanes:
+        return _PRICE
+    work = sum(_area(item) for item in decision.items)
+    lasts = work / (WHOLE * len(decision.lanes.lanes))
+    return 1.0 + (_PRICE - 1.0) * min(1.0, lasts / _BACKLOG)
+
+
+def _area(item: Item) -> float:
+    """GPU seconds of a job, in thousandths; its length where it takes no compute."""
+    need = item.form.need
+    length = 0.0 if item.length >= UNKNOWN else item.length
+    return length * max(1, need.gpus * (need.compute or 1))
+
+
 def _weights(items: Sequence[Item]) -> dict[int, float]:
     """What a second of each job's waiting counts, by id."""
-    areas = []
-    for item in items:
-        need = item.form.need
-        length = 0.0 if item.length >= UNKNOWN else item.length
-        areas.append(length * max(1, need.gpus * (need.compute or 1)))
+    areas = [_area(item) for item in items]
     mean = sum(areas) / len(areas) or 1.0
     return {item.job.id: 1.0 + _WORK * area / mean for item, area in zip(items, areas, strict=True)}

@@ -31,10 +31,11 @@ assert FULL <= _ROOM
 class Item:
     """A waiting job as it is laid out.
 
-    ``length`` is in seconds; ``movable`` says that it may be moved ahead as short work.
+    ``length`` is in seconds; ``movable`` says that it may be moved ahead as short work, ``loose``
+    that its length is learned, too doubtful to keep others waiting for it.
     """
 
-    __slots__ = ("form", "job", "latest", "length", "movable", "order", "priority")
+    __slots__ = ("form", "job", "latest", "length", "loose", "movable", "order", "priority")
 
     def __init__(self, job: Job, form: Form, length: float, order: int) -> None:
         self.job = job
@@ -44,6 +45,7 @@ class Item:
         self.priority = job.request.priority
         self.latest = inf
         self.movable = length < UNKNOWN
+        self.loose = False
 
 
 class Shaky(NamedTuple):
@@ -111,6 +113,30 @@ class Laid:
         self.starts = starts
         self.marks = marks
         self.holds: list[tuple[int, int]] = []
+
+
+class _Lows:
+    """Before when no job of one form and at least some length starts, as jobs only take room."""
+
+    __slots__ = ("lengths", "since")
+
+    def __init__(self) -> None:
+        self.lengths: list[float] = []
+        self.since: list[float] = []
+
+    def at(self, length: float, now: float) -> float:
+        """The bound for a job of this length."""
+        place = bisect_right(self.lengths, length)
+        return self.since[place - 1] if place else now
+
+    def note(self, length: float, at: float) -> None:
+        """Take in where a job of this length was placed."""
+        since = self.since
+        place = upto = bisect_right(self.lengths, length)
+        while upto < len(since) and since[upto] <= at:
+            upto += 1
+        self.lengths[place:upto] = [length]
+        since[place:upto] = [at]
 
 
 class Timeline:
@@ -182,12 +208,18 @@ class Timeline:
     # -- laying out --------------------------------------------------------------------------
 
     def lay(
-        self, items: Sequence[Item], stake: Stake | None = None, *, strict: bool = False
+        self,
+        items: Sequence[Item],
+        stake: Stake | None = None,
+        *,
+        strict: bool = False,
+        eased: bool = False,
     ) -> Laid:
         """Place each item in turn at its earliest hole, and reserve it.
 
         With a ``stake`` it ends short, the timeline spoilt, as soon as that is lost. ``strict``
-        lets none start before one ahead of it.
+        lets none start before one ahead of it. ``eased``: once one has to wait, loose items
+        behind it start now or are left out, with an infinite start.
         """
         lanes = self.lanes
         slowly = lanes.closed or lanes.kinds
@@ -200,22 +232,22 @@ class Timeline:
         floors.clear()
         starts: list[float] = []
         marks: list[int] = []
-        lows: dict[Form, tuple[list[float], list[float]]] = {}
+        lows: dict[Form, _Lows] = {}
         credited: set[int] = set()
         holds: list[tuple[int, int]] = []
         horizon = now + UNKNOWN
+        stuck: dict[Form, float] = {}
         for number, item in enumerate(items):
             form, length = item.form, item.length
-            low = now
+            if eased and item.loose and last > now:
+                taken = self._squeeze(item, stuck)
+                starts.append(inf if taken is None else now)
+                marks.append(taken or 0)
+                continue
             known = lows.get(form)
             if known is None:
-                known = lows[form] = ([], [])
-            lengths, since = known
-            place = bisect_right(lengths, length)
-            if place:
-                low = since[place - 1]
-            floor = floors.get(form, now)
-            low = max(low, floor)
+                known = lows[form] = _Lows()
+            low = max(known.at(length, now), floors.get(form, now))
             if strict and last > low:
                 low = last
             if low == inf:
@@ -228,12 +260,7 @@ class Timeline:
             marks.append(chosen)
             if last < at < inf:
                 last = at
-            # no job of this form and at least this length starts before this one
-            upto = place
-            while upto < len(since) and since[upto] <= at:
-                upto += 1
-            lengths[place:upto] = [length]
-            since[place:upto] = [at]
+            known.note(length, at)
             if now < at < inf and (self.shaky or at >= horizon):
                 holds += self._hold(item, at, chosen, credited)
             if length >= UNKNOWN and at < inf:
@@ -241,6 +268,16 @@ class Timeline:
         laid = Laid(self, starts, marks)
         laid.holds = holds
         return laid
+
+    def _squeeze(self, item: Item, stuck: dict[Form, float]) -> int | None:
+        """As ``take_now``; ``stuck`` has the shortest of each form for which there was no room."""
+        form = item.form
+        if item.length >= stuck.get(form, inf) or not self.lanes.startable(form, self.free[0]):
+            return None
+        taken = self.take_now(item)
+        if taken is None:
+            stuck[form] = item.length
+        return taken
 
     def place(self, item: Item, low: float) -> float:
         """Place one more job at its earliest hole from ``low`` on; its start."""

@@ -12,6 +12,7 @@ __all__ = [
     "Card",
     "Drop",
     "Estimate",
+    "Evict",
     "Need",
     "Policy",
     "Promise",
@@ -46,6 +47,8 @@ class Policy:
         Whether, within equal priority, whoever has had the least of the GPUs comes first.
     backfill
         Whether a job may start before one ahead of it where it delays nothing.
+    checkpoint
+        Seconds between the points from which a preemptible job can go on; 0: it begins anew.
     """
 
     slots: int
@@ -56,6 +59,7 @@ class Policy:
     backfill: bool = True
     drained: frozenset[str] = frozenset()
     fair_share: bool = False
+    checkpoint: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +180,14 @@ class Drop:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Ask this running job to stop, so that one of higher priority can start in its place."""
+
+    job: int
+    for_job: int
+
+
 class WaitReason(StrEnum):
     """Why a job waits, for machines."""
 
@@ -208,6 +220,9 @@ class Wait:
     later_than
         For a job too deep in the queue to have an expected start: when its GPUs are free behind
         all that is reserved, at the earliest.
+    by
+        Where ``expected`` rests on learned run times: the end of the range in which it is likely
+        to start, its promise. Of the starts on two real logs 1 to 4 % came later.
     """
 
     position: int
@@ -216,3 +231,4 @@ class Wait:
     sentence: str
     hint: str = ""
     later_than: float | None = None
+    by: float | None = None

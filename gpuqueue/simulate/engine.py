@@ -22,6 +22,7 @@ from gpuqueue.plan import (
     Policy,
     Snapshot,
     kind_of,
+    likeness_of,
     never_fits,
     plan,
 )
@@ -47,7 +48,9 @@ class Outcome:
 
     ``start`` and ``gpus`` (indexes) are by job, ``latest`` are the promises by job, ``refused``
     the jobs that this machine can never run, with the reason. ``queue`` has (time, waiting jobs,
-    GPUs' worth of work running) after each decision.
+    GPUs' worth of work running) after each decision. ``start`` is a job's first; those in
+    ``evicted`` were stopped so many times since, and ``end`` says when they had run in full.
+    ``lost`` is the GPU seconds of work that they had to do again.
     """
 
     start: dict[int, float] = field(default_factory=dict)
@@ -55,6 +58,9 @@ class Outcome:
     latest: dict[int, float] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     queue: list[tuple[float, int, float]] = field(default_factory=list)
+    evicted: dict[int, int] = field(default_factory=dict)
+    end: dict[int, float] = field(default_factory=dict)
+    lost: float = 0.0
     decisions: int = 0
     seconds: float = 0.0
 
@@ -87,6 +93,7 @@ class _Replay:
     ) -> None:
         self.trace = jobs
         self.by_id = {job.id: job for job in jobs}
+        self.kinds = {job.id: kind_of(job.owner, job.command, job.request) for job in jobs}
         self.cards = tuple(Card(gpu) for gpu in gpus)
         self.gpus = tuple(gpus)
         self.index = {gpu.uuid: gpu.index for gpu in gpus}
@@ -94,7 +101,9 @@ class _Replay:
         self.estimates = estimates
         self.waiting: dict[int, Job] = {}
         self.running: dict[int, Job] = {}
-        self.ends: list[tuple[float, int]] = []
+        self.ends: list[tuple[float, int, int]] = []
+        self.left = {job.id: max(1.0, job.run) for job in jobs}
+        self.front = 0
         self.guesses: dict[int, Estimate] = {}
         self.history = History()
         self.past: deque[tuple[float, float, TraceJob]] = deque()
@@ -111,12 +120,14 @@ class _Replay:
                 ends[0][0] if ends else float("inf"),
             )
             while ends and ends[0][0] <= now:
-                self._end(heapq.heappop(ends)[1], now)
+                _, job_id, attempt = heapq.heappop(ends)
+                if job_id in self.running and self.running[job_id].attempt == attempt:
+                    self._end(job_id, now)
             while number < len(trace) and trace[number].submit <= now:
                 self._submit(trace[number], number)
                 number += 1
-            if self.waiting:
-                self._decide(now)
+            while self.waiting and self._decide(now):
+                pass
             self.out.queue.append((now, len(self.waiting), self.work))
             if self.on_progress is not None:
                 self.on_progress(number)
@@ -130,10 +141,7 @@ class _Replay:
         if self.estimates is Estimates.EXACT:
             request = replace(request, eta=max(1.0, job.run))
         elif self.estimates is Estimates.LEARNED:
-            guess = self.history.estimate(kind_of(job.owner, job.command, request))
-            # where the log has no estimate of the user's, it repeats the run time: not to be read
-            told = request.eta if request.eta is not None and request.eta != job.run else _HOUR
-            self.guesses[job.id] = guess or Estimate(told, learned=True, sound=False)
+            self._guess(job)
             request = replace(request, eta=None)
         if reason := never_fits(request, self.gpus, self.policy):
             self.out.refused[job.id] = reason
@@ -144,16 +152,56 @@ class _Replay:
             submitted=job.submit, position=number,
         )  # fmt: skip
 
-    def _end(self, job_id: int, now: float) -> None:
-        started = self.running.pop(job_id).started
-        job = self.by_id[job_id]
-        if self.policy.fair_share:
-            self.past.append((now, now if started is None else started, job))
-        self.guesses.pop(job_id, None)
-        self.history.add(kind_of(job.owner, job.command, job.request), job.run, job.peak)
-        self.work -= self.by_id[job_id].work
+    def _guess(self, job: TraceJob) -> None:
+        """Believe what earlier runs teach, else the user, else what other work of theirs took."""
+        request = job.request
+        # where the log has no estimate of the user's, it repeats the run time: not to be read
+        told = request.eta if request.eta is not None and request.eta != job.run else None
+        like = likeness_of(job.owner, request) if told is None else None
+        guess = self.history.estimate(self.kinds[job.id], like=like)
+        self.guesses[job.id] = guess or Estimate(told or _HOUR, learned=True, sound=False)
 
-    def _decide(self, now: float) -> None:
+    def _end(self, job_id: int, now: float) -> None:
+        self._leave(job_id, now)
+        job = self.by_id[job_id]
+        self.out.end[job_id] = now
+        self.guesses.pop(job_id, None)
+        kind = self.kinds[job_id]
+        self.history.add(kind, job.run, job.peak, like=likeness_of(job.owner, job.request))
+        if self.estimates is Estimates.LEARNED:
+            # those that wait are believed to take what is known by now
+            for other in self.waiting:
+                if self.kinds[other] == kind:
+                    self._guess(self.by_id[other])
+
+    def _leave(self, job_id: int, now: float) -> Job:
+        job = self.running.pop(job_id)
+        trace = self.by_id[job_id]
+        if self.policy.fair_share:
+            self.past.append((now, now if job.started is None else job.started, trace))
+        self.work -= trace.work
+        return job
+
+    def _evict(self, job_id: int, now: float) -> None:
+        """Stop a job at once; it goes to the front of its priority, with what it has saved."""
+        job = self._leave(job_id, now)
+        ran = now - (now if job.started is None else job.started)
+        every = self.policy.checkpoint
+        lost = ran % every if every else ran
+        self.left[job_id] = max(1.0, self.left[job_id] - (ran - lost))
+        self.out.lost += lost * self.by_id[job_id].work
+        self.out.evicted[job_id] = self.out.evicted.get(job_id, 0) + 1
+        self.front -= 1
+        request = job.request
+        if self.estimates is Estimates.EXACT:
+            request = replace(request, eta=self.left[job_id])
+        self.waiting[job_id] = replace(
+            job, state=JobState.QUEUED, request=request, started=None, placement=None,
+            position=self.front,
+        )  # fmt: skip
+
+    def _decide(self, now: float) -> bool:
+        """Carry out a plan; whether there is another to be made at this moment."""
         snapshot = Snapshot(
             self.cards,
             tuple(self.waiting.values()),
@@ -171,6 +219,9 @@ class _Replay:
             self.latest[promise.job] = self.out.latest[promise.job] = promise.latest
         for start in decision.starts:
             self._start(start.job, start.placement, now)
+        for stop in decision.evictions:
+            self._evict(stop.job, now)
+        return bool(decision.evictions)
 
     def _usage(self, now: float) -> dict[str, float]:
         """GPU seconds of each owner in the last 24 hours."""
@@ -191,9 +242,9 @@ class _Replay:
         trace = self.by_id[job_id]
         self.latest.pop(job_id, None)
         self.running[job_id] = replace(
-            job, state=JobState.RUNNING, started=now, placement=placement
+            job, state=JobState.RUNNING, started=now, placement=placement, attempt=job.attempt + 1
         )
-        self.out.start[job_id] = now
+        self.out.start.setdefault(job_id, now)
         self.out.gpus[job_id] = tuple(self.index[uuid] for uuid in placement.gpus)
         self.work += trace.work
-        heapq.heappush(self.ends, (now + max(1.0, trace.run), job_id))
+        heapq.heappush(self.ends, (now + self.left[job_id], job_id, job.attempt + 1))

@@ -28,18 +28,29 @@ def measure(jobs: Sequence[TraceJob], outcome: Outcome, gpus: int) -> dict[str, 
     ran = [job for job in jobs if job.id in outcome.start]
     if not ran:
         return {"jobs": 0, "refused": len(outcome.refused)}
-    wait = {job.id: outcome.start[job.id] - job.submit for job in ran}
-    end = {job.id: outcome.start[job.id] + max(1.0, job.run) for job in ran}
+    start = dict(outcome.start)
+    for job in ran:
+        if job.id in outcome.evicted:
+            start[job.id] = outcome.end[job.id] - max(1.0, job.run)
+    wait = {job.id: start[job.id] - job.submit for job in ran}
+    end = {job.id: start[job.id] + max(1.0, job.run) for job in ran}
     first, last = min(job.submit for job in ran), max(job.submit for job in ran)
     waits = sorted(wait.values())
     slowdowns = [max(1.0, (wait[job.id] + job.run) / max(job.run, _FLOOR)) for job in ran]
     wide = [wait[job.id] for job in ran if (job.request.gpus or 0) * 2 >= gpus]
-    inside = sum(job.work * max(0.0, min(end[job.id], last) - outcome.start[job.id]) for job in ran)
+    inside = sum(job.work * max(0.0, min(end[job.id], last) - start[job.id]) for job in ran)
     span = last - first
     late = [outcome.start[key] - at for key, at in outcome.latest.items()]
+    loose = [wait[job.id] for job in ran if job.request.preemptible]
+    firm = [wait[job.id] for job in ran if not job.request.preemptible]
+    done = sum(job.work * max(1.0, job.run) for job in ran)
     return {
         "jobs": len(ran),
         "refused": len(outcome.refused),
+        "wait_firm_mean_s": round(mean(firm), 1) if loose and firm else None,
+        "wait_preemptible_mean_s": round(mean(loose), 1) if loose else None,
+        "evictions": sum(outcome.evicted.values()) if loose else None,
+        "lost_share": round(outcome.lost / (done + outcome.lost), 4) if loose and done else None,
         "load": round(load_of(jobs, gpus), 3),
         "wait_mean_s": round(mean(waits), 1),
         "wait_median_s": median(waits),

@@ -15,7 +15,7 @@ from typing import IO
 from gpuqueue.errors import InvalidRequest
 from gpuqueue.model import WHOLE, Job, Request
 
-__all__ = ["TraceJob", "from_history", "load_of", "read_trace", "scaled_to_load"]
+__all__ = ["TraceJob", "from_history", "load_of", "preempting", "read_trace", "scaled_to_load"]
 
 _MIB = 1024**2
 
@@ -197,3 +197,27 @@ def scaled_to_load(jobs: Sequence[TraceJob], gpus: int, load: float) -> list[Tra
         raise InvalidRequest("load", "the jobs of this trace do no work: nothing to scale")
     moved = [replace(job, submit=float(round((job.submit - first) * factor))) for job in jobs]
     return sorted(moved, key=lambda job: (job.submit, job.id))
+
+
+def preempting(jobs: Sequence[TraceJob], kind: str) -> list[TraceJob]:
+    """The jobs, those of one class preemptible and of lower priority than the others.
+
+    Raises
+    ------
+    InvalidRequest
+        No job is of that class.
+    """
+    if all(job.kind != kind for job in jobs):
+        known = ", ".join(sorted({job.kind for job in jobs if job.kind})) or "none"
+        raise InvalidRequest(
+            "preemptible", f"no job is of class {kind!r}; the classes are: {known}"
+        )
+    changed = []
+    for job in jobs:
+        request = job.request
+        if job.kind == kind:
+            request = replace(
+                request, preemptible=True, restartable=True, priority=request.priority - 1
+            )
+        changed.append(replace(job, request=request))
+    return changed

@@ -25,6 +25,24 @@ def test_the_third_run_is_expected_to_take_what_the_first_two_did(home):
         job.cancel()
 
 
+def test_a_job_that_waits_learns_from_one_that_ends_meanwhile(home, tmp_path):
+    command = ["sh", "-c", "until test -e go; do sleep 0.02; done"]
+    first = gpuqueue.submit(command, cwd=tmp_path, eta="5m")
+    blocker = gpuqueue.submit(["sleep", "600"], eta="10m")
+    until(lambda: first.state is blocker.state is JobState.RUNNING)
+    wall = gpuqueue.submit(["sleep", "600"], preset="exclusive")
+    same = gpuqueue.submit(command, cwd=tmp_path)
+    until(lambda: wall.record.latest is not None)
+    assert same.record.learned is None
+    (tmp_path / "go").touch()
+    assert first.wait(60) == 0
+    until(lambda: same.record.learned is not None, what="it is taught")
+    # short enough now to go before the one that waits for the whole machine
+    assert same.wait(60) == 0
+    for job in (blocker, wall):
+        job.cancel()
+
+
 def test_a_promise_is_kept_with_the_job(home):
     blockers = [gpuqueue.submit(["sleep", "600"], eta="10m") for _ in range(2)]
     until(lambda: all(job.state is JobState.RUNNING for job in blockers))

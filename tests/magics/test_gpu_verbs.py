@@ -111,7 +111,7 @@ def test_in_the_background(book: Notebook, client: LocalClient, tmp_path: Path) 
         ("%gpu st", ["status"]),
         ("%gpu pr", ["priority"]),
         ("%gpu logs -", ["-f", "-n"]),
-        ("%%gpu --pr", ["--preset", "--priority"]),
+        ("%%gpu --pr", ["--preemptible", "--preset", "--priority"]),
         ("%%gpu --one --sh", ["--share"]),
         ("%%gpu --preset e", ["exclusive"]),
         ("%%gpu --mem ", []),
