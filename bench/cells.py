@@ -8,8 +8,10 @@ Measured in a kernel, as a notebook would run it, on a queue of its own with a p
 round trip    ``x = x + 1`` under ``%%gpu``, from the request to the idle kernel; the median of the
               cells after the first, beside the plain cell and, if it is installed, ipyparallel's
               ``%%px`` of the same on one engine.
-array         A cell that reads a large array, and one that returns one, beside a copy of that array
-              in memory; as a fraction of the copy's rate.
+array         Cells that read a large array (new, and as sent before), return one, and change one
+              in place (ten places, all of it), each less a cell that does the same without the
+              array's way; beside a copy of that array in memory in the same repetition. Medians.
+small_objects Cells that read and return lists of ints, dicts and small arrays, beside pickle.
 torch         The round trip in a notebook that has torch imported, where torch is installed.
 
 The last line printed is one JSON object.
@@ -70,24 +72,87 @@ def _parallel(kernel: _Kernel, count: int) -> float:
     return median
 
 
-def _array(kernel: _Kernel, size: int) -> dict[str, float]:
-    kernel.run(f"import numpy as np, time\na = np.ones({size} // 8)\nb = a.copy(); del b")
-    copy = kernel.run("t = time.perf_counter(); b = a.copy(); print(time.perf_counter() - t)")[1]
-    kernel.run("del b")
-    empty = kernel.median("%%gpu\nimport numpy", 3)
-    there = kernel.run("%%gpu\nr = float(a[::512].sum())")[0]
-    kernel.run("%%gpu\nr = 0")
-    back = kernel.run(f"%%gpu\nimport numpy as np\nmade = np.ones({size} // 8)")[0]
-    read = kernel.run("r = float(made[::512].sum())")[0]
-    rate = size / float(copy)
-    return {
-        "bytes": size,
-        "copy_seconds": float(copy),
-        "there_seconds": there - empty,
-        "back_seconds": back - empty + read,
-        "there_of_copy": size / max(there - empty, 1e-3) / rate,
-        "back_of_copy": size / max(back - empty + read, 1e-3) / rate,
+_WARM = "for _ in range(2): b = a.copy(); c = a.copy(); del b, c"
+_READ = "r = float({}[::512].sum())"
+
+
+def _array(kernel: _Kernel, size: int, count: int) -> dict[str, float]:
+    """Medians over repetitions in which each cell has its own baseline and its own copy.
+
+    Memory that nothing has used for a while can cost many times what used memory costs (a virtual
+    machine gets it from its host), and a disk that still writes what came before slows what comes
+    next. So before each measurement the disk is let come to rest and the memory is used once.
+    """
+    n = size // 8
+    make = f"import numpy as np\nmade = np.full({n}, 1.0)\nmade[0] = {{}}"
+    kernel.run(f"import numpy as np, os, time\na = np.ones({n})\nv = np.ones(8)")
+    times: dict[str, list[float]] = {}
+
+    def cell(name: str, source: str) -> float:
+        kernel.run(f"os.sync()\n{_WARM}")
+        times.setdefault(name, []).append(kernel.run(source)[0])
+        return times[name][-1]
+
+    for index in range(count):
+        kernel.run("r = made = None")
+        copy = (
+            f"{_WARM}\nt = time.perf_counter(); b = a.copy(); print(time.perf_counter() - t); del b"
+        )
+        times.setdefault("copy", []).append(float(kernel.run(f"os.sync()\n{copy}")[1]))
+        empty = cell("empty", "%%gpu\n" + _READ.format("v"))
+        kernel.run(f"a[:] = {index}")
+        source = "%%gpu\n" + _READ.format("a")
+        for name in ("in", "in_again"):
+            times.setdefault(name, []).append(cell(f"{name}_cell", source) - empty)
+        base = cell("drop_cell", f"%%gpu\n{make.format(index)}\ndel made")
+        cell("out_cell", f"%%gpu\n{make.format(index)}")
+        # reading it here is part of its way out
+        read = kernel.run(_READ.format("made"))[0]
+        times.setdefault("out", []).append(times["out_cell"][-1] - base + read)
+        little = cell("touch_cell", "%%gpu\na[::a.size // 10] += 1") - empty
+        times.setdefault("changed_little", []).append(little)
+        every = cell("change_cell", "%%gpu\na += 1") - empty
+        times.setdefault("changed_all", []).append(every)
+    medians = {f"{name}_seconds": statistics.median(values) for name, values in times.items()}
+    copy_seconds = medians["copy_seconds"]
+    ways = ("in", "in_again", "out", "changed_little", "changed_all")
+    # each against the copy of its own repetition
+    rates = {
+        f"{way}_of_copy": statistics.median(
+            copy / max(took, 1e-3) for copy, took in zip(times["copy"], times[way], strict=True)
+        )
+        for way in ways
     }
+    return {"bytes": size, "copy_bytes_per_second": size / copy_seconds, **medians, **rates}
+
+
+_SMALL_OBJECTS = {
+    "ints": "list(range({count}))",
+    "dicts": "[{{'k': i, 's': str(i)}} for i in range({count} // 5)]",
+    "arrays": "[np.full(4, i) for i in range({count} // 10)]",
+}
+
+
+def _small_objects(kernel: _Kernel, count: int, times: int) -> dict[str, float]:
+    """Seconds beyond a small cell, and what pickle takes for the same there and back."""
+    found: dict[str, float] = {}
+    kernel.run("import numpy as np, pickle, time\nx = 1")
+    for name, text in _SMALL_OBJECTS.items():
+        kernel.run("x = y = 1")
+        empty = kernel.median("%%gpu\nr = x", times)
+        made = text.format(count=count)
+        kernel.run(f"x = {made}")
+        found[f"{name}_in"] = kernel.median("%%gpu\nr = len(x)", times) - empty
+        kernel.run("x = 1")
+        found[f"{name}_out"] = kernel.median(
+            f"%%gpu\nimport numpy as np\ny = {made}", times
+        ) - kernel.median(f"%%gpu\nimport numpy as np\ny = {made}\ndel y", times)
+        pickled = "t = time.perf_counter(); z = pickle.loads(pickle.dumps(y, 5))"
+        kernel.run(f"{pickled}; del z")
+        found[f"{name}_pickle"] = float(
+            kernel.run(f"{pickled}; print(time.perf_counter() - t); del z")[1]
+        )
+    return found
 
 
 def main() -> None:
@@ -108,9 +173,11 @@ def main() -> None:
             kernel = _Kernel()
             with kernel.client.setup_kernel():
                 kernel.run("%reload_ext gpuqueue")
-                found["array"] = _array(kernel, size)
-            for name, value in found["array"].items():
-                print(f"array {name:<14} {value:12.3f}", flush=True)
+                found["array"] = _array(kernel, size, 3 if quick else 7)
+                found["small_objects"] = _small_objects(kernel, count * 50_000, 3)
+            for part in ("array", "small_objects"):
+                for name, value in found[part].items():
+                    print(f"{part} {name:<22} {value:14.3f}", flush=True)
         if importlib.util.find_spec("torch"):
             kernel = _Kernel()
             with kernel.client.setup_kernel():

@@ -120,6 +120,9 @@ class LocalClient:
                 jobs = self.store.submit(drafts, lambda i, job_id: self._place(staged[i], job_id))
             finally:
                 self.wake("submit")  # an interrupt may come between the commit and here
+        for job, (payload, _) in zip(jobs, work, strict=True):
+            for name, large in payload.large.items():
+                large.note(str(self.home.job(job.id) / name))
         return jobs
 
     def _check_fit(self, options: Options, machine: Machine) -> None:
@@ -161,6 +164,7 @@ class LocalClient:
                     _write(
                         folder / file_name, content, flush=payload.flush or _size(content) < _SOON
                     )
+                _store_large(folder, payload)
                 _write(folder / SPEC, spec.encode(), flush=False)
                 if payload.files:
                     sync_folder(str(folder))
@@ -312,6 +316,12 @@ def _write(path: Path, content: bytes | Sequence[Any], *, flush: bool) -> None:
         if flush:
             file.flush()
             os.fsync(handle)
+
+
+def _store_large(folder: Path, payload: Payload) -> None:
+    flush = payload.flush or sum(large.size for large in payload.large.values()) < _SOON
+    for name, large in payload.large.items():
+        large.store(str(folder / name), flush=flush)
 
 
 def _shown(text: str) -> str:

@@ -20,10 +20,12 @@ import weakref
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from gpuqueue.run.pages import Maps, changed_ranges
+from gpuqueue.run.patch import patch_of
 from gpuqueue.run.pickling import DEVICE, Sender
-from gpuqueue.run.values import MAPPED, load_file
+from gpuqueue.run.values import load_file
 
-__all__ = ["Inputs", "become", "same_bytes"]
+__all__ = ["Inputs", "become"]
 
 _SAME = (
     bool, int, float, complex, str, bytes, type(None), type(...), types.ModuleType, range,
@@ -32,7 +34,6 @@ _SAME = (
 """Kinds that never change."""
 _NO_ORIGIN = (bool, int, float, complex, str, bytes, type(None), types.ModuleType, types.CodeType)
 """Kinds of which a copy is as good."""
-_STEP = 1 << 18
 
 
 class _Held:
@@ -58,6 +59,9 @@ class Inputs:
     ----------
     numbers
         Numbers by id, see ``number_of``.
+    sent
+        What to send of the objects that ``changes`` has found, by number: the object itself, or a
+        ``Patch`` of it.
 
     Parameters
     ----------
@@ -81,6 +85,7 @@ class Inputs:
         self._namespace = namespace
         self._hidden = hidden
         self.numbers: dict[int, int] = {}
+        self.sent: dict[int, Any] = {}
         self._held: dict[int, _Held] = {}
         self._classes: dict[int, tuple[type, dict[str, Any]]] = {}
         for number in sorted(objects, reverse=True):
@@ -124,12 +129,12 @@ class Inputs:
 
     def changes(self) -> tuple[dict[int, Any], dict[int, dict[str, Any]]]:
         """Objects that are other than they came, and class attributes that are; both by number."""
+        self.sent.clear()
         now = self._look(self._before)
         # where no pickle has changed, only what travels beside the pickles can have
         only_bytes = all(now[name] == before for name, before in self._before.items())
         if only_bytes and not any(sizes for _, sizes in now.values()):
             return {}, self._class_changes()
-        untouched = only_bytes and not _was_written(self._path)
         other: dict[str, Any] = {}
         pristine = load_file(self._path, into=other).objects
         ids = {id(value): number for number, value in pristine.items()}
@@ -137,30 +142,18 @@ class Inputs:
             Sender(other, None, ids),
             Sender(self._namespace, None, self.numbers, self.number_of),
         )
+        maps = Maps()
         changed: dict[int, Any] = {}
         for number, held in self._held.items():
             value = held.get()
             if value is None or isinstance(value, _SAME) or number not in pristine:
                 continue
-            if only_bytes and (not _has_bytes(value) or (untouched and _is_mapped(value))):
+            if only_bytes and not _has_bytes(value):
                 continue
-            if self._differs(value, pristine[number], senders):
-                changed[number] = value
+            sent = _changed(value, pristine[number], senders, maps)
+            if sent is not None:
+                changed[number], self.sent[number] = value, sent
         return changed, self._class_changes()
-
-    def _differs(self, value: Any, old: Any, senders: tuple[Sender, Sender]) -> bool:
-        there_by, here_by = senders
-        try:
-            there_by.forget()
-            there = _shallow(old, there_by)
-        except Exception:  # noqa: BLE001 - whatever the value's own code raises
-            return False  # it is not sent as such
-        try:
-            here_by.forget()
-            here = _shallow(value, here_by)
-        except Exception:  # noqa: BLE001
-            return True
-        return here[0] != there[0] or not same_bytes(here[1], there[1])
 
     def _class_changes(self) -> dict[int, dict[str, Any]]:
         found = {}
@@ -189,25 +182,25 @@ _OF_CLASSES = frozenset(
 )
 
 
-def _is_mapped(value: Any) -> bool:
-    """Whether an input's bytes were mapped from the file rather than read."""
-    size = getattr(value, "nbytes", 0)
-    return int(size() if callable(size) else size) >= MAPPED
-
-
-def _was_written(path: str) -> bool:
-    """Whether this process has written to memory that it has mapped from a file."""
-    here = False
+def _changed(value: Any, old: Any, senders: tuple[Sender, Sender], maps: Maps) -> Any:
+    """What is to be sent of an object that may be other than it came; None if it is not."""
+    there_by, here_by = senders
     try:
-        with open("/proc/self/smaps", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line[0].islower() or line[0].isdigit():
-                    here = line.rstrip("\n").endswith(path)
-                elif here and line.startswith("Anonymous:") and line.split()[1] != "0":
-                    return True
-    except OSError:
-        return True  # it cannot be told
-    return False
+        there_by.forget()
+        there, old_buffers = _shallow(old, there_by)
+    except Exception:  # noqa: BLE001 - whatever the value's own code raises
+        return None  # it is not sent as such
+    try:
+        here_by.forget()
+        here, buffers = _shallow(value, here_by)
+    except Exception:  # noqa: BLE001
+        return value
+    if here != there or [len(one) for one in buffers] != [len(one) for one in old_buffers]:
+        return value
+    ranges = [
+        changed_ranges(one, other, maps) for one, other in zip(buffers, old_buffers, strict=True)
+    ]
+    return patch_of(value, buffers, ranges[0]) if any(ranges) else None
 
 
 def _has_bytes(value: Any) -> bool:
@@ -221,18 +214,6 @@ def _has_bytes(value: Any) -> bool:
 def _shallow(value: Any, sender: Sender) -> tuple[bytes, list[Any]]:
     text, buffers = sender.dump(value, by_value=True)
     return text, [buffer.raw() for buffer in buffers]
-
-
-def same_bytes(some: list[Any], others: list[Any]) -> bool:
-    """Whether buffers have the same content."""
-    if [len(one) for one in some] != [len(one) for one in others]:
-        return False
-    # in steps that stay in the processor's cache: comparing two views goes byte by byte
-    return all(
-        bytes(one[at : at + _STEP]) == bytes(other[at : at + _STEP])
-        for one, other in zip(some, others, strict=True)
-        for at in range(0, len(one), _STEP)
-    )
 
 
 # -- changing ---------------------------------------------------------------------------------
