@@ -217,7 +217,7 @@ def python_payload(
         values,
         {"sys_path": path, **(extra or {})},
         files,
-        objects or {},
+        {} if objects is None else objects,
         flush,
         large or {},
     )

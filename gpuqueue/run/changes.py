@@ -17,12 +17,13 @@ import pickle
 import sys
 import types
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from gpuqueue.run.making import DEVICE
 from gpuqueue.run.pages import Maps, changed_ranges
 from gpuqueue.run.patch import patch_of
-from gpuqueue.run.pickling import DEVICE, Sender
+from gpuqueue.run.pickling import Sender, uncollected
 from gpuqueue.run.values import load_file
 
 __all__ = ["Inputs", "become"]
@@ -37,19 +38,29 @@ _NO_ORIGIN = (bool, int, float, complex, str, bytes, type(None), types.ModuleTyp
 
 
 class _Held:
-    """An object, weakly where that can be, so that what the cell drops is freed at once."""
+    """Objects by key, weakly where that can be, so that what the cell drops is freed at once."""
 
-    __slots__ = ("_ref", "_value")
+    def __init__(self) -> None:
+        self._all: dict[Any, Any] = {}
+        self._weak: set[Any] = set()
 
-    def __init__(self, value: Any) -> None:
-        self._value = self._ref = None
-        try:
-            self._ref = weakref.ref(value)
-        except TypeError:
-            self._value = value
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if type(value).__weakrefoffset__:
+            self._all[key] = weakref.ref(value)
+            self._weak.add(key)
+        else:
+            self._all[key] = value
 
-    def get(self) -> Any:
-        return self._value if self._ref is None else self._ref()
+    def __getitem__(self, key: Any) -> Any:
+        """The object; None if it is gone."""
+        value = self._all[key]
+        return value() if key in self._weak else value
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._all)
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._all
 
 
 class Inputs:
@@ -86,11 +97,19 @@ class Inputs:
         self._hidden = hidden
         self.numbers: dict[int, int] = {}
         self.sent: dict[int, Any] = {}
-        self._held: dict[int, _Held] = {}
+        self._held = _Held()
         self._classes: dict[int, tuple[type, dict[str, Any]]] = {}
+        with uncollected():
+            self._take(objects)
+        self._roots = _Held()
+        for name, value in values.items():
+            self._roots[name] = value
+        self._before = self._look(list(self._roots))
+
+    def _take(self, objects: dict[int, Any]) -> None:
         for number in sorted(objects, reverse=True):
             value = objects.pop(number)
-            if isinstance(value, _NO_ORIGIN) or value is namespace:
+            if isinstance(value, _NO_ORIGIN) or value is self._namespace:
                 continue
             if isinstance(value, type):
                 if value.__module__ == "__main__":
@@ -100,21 +119,19 @@ class Inputs:
             if sys.getrefcount(value) <= 2:
                 continue
             self.numbers[id(value)] = number
-            self._held[number] = _Held(value)
-        self._roots = {name: _Held(value) for name, value in values.items()}
-        self._before = self._look(self._roots)
+            self._held[number] = value
 
     def number_of(self, value: Any) -> int | None:
         """The number under which an object came; None if it is another one."""
         number = self.numbers.get(id(value))
-        if number is not None and self._held[number].get() is value:
+        if number is not None and self._held[number] is value:
             return number
         return None
 
     def _look(self, names: Collection[str]) -> dict[str, Any]:
         """Digests of the roots' pickles and sizes of what is beside them, or why there is none."""
         sender = Sender(self._namespace, self._hidden)
-        roots = {name: self._roots[name].get() for name in names}
+        roots = {name: self._roots[name] for name in names}
         sender.expect(list(roots.values()))
         found: dict[str, Any] = {}
         for name, value in roots.items():
@@ -136,16 +153,15 @@ class Inputs:
         if only_bytes and not any(sizes for _, sizes in now.values()):
             return {}, self._class_changes()
         other: dict[str, Any] = {}
-        pristine = load_file(self._path, into=other).objects
-        ids = {id(value): number for number, value in pristine.items()}
-        senders = (
-            Sender(other, None, ids),
-            Sender(self._namespace, None, self.numbers, self.number_of),
-        )
+        loaded = load_file(self._path, into=other)
+        pristine = loaded.objects
+        senders = self._comparing(pristine, other)
+        senders[0].expect(list(loaded.values.values()))
+        senders[1].expect([self._roots[name] for name in self._roots])
         maps = Maps()
         changed: dict[int, Any] = {}
-        for number, held in self._held.items():
-            value = held.get()
+        for number in self._held:
+            value = self._held[number]
             if value is None or isinstance(value, _SAME) or number not in pristine:
                 continue
             if only_bytes and not _has_bytes(value):
@@ -154,6 +170,24 @@ class Inputs:
             if sent is not None:
                 changed[number], self.sent[number] = value, sent
         return changed, self._class_changes()
+
+    def _comparing(self, pristine: dict[int, Any], other: dict[str, Any]) -> tuple[Sender, Sender]:
+        """Picklers of what came and of what is, to which the same objects are known by number."""
+        classes = {id(kind): number for number, (kind, _) in self._classes.items()}
+
+        def number_of(value: Any) -> int | None:
+            number = classes.get(id(value))
+            return self.number_of(value) if number is None else number
+
+        there = {
+            id(value): number
+            for number, value in pristine.items()
+            if number in self._held or number in self._classes
+        }
+        return (
+            Sender(other, None, there),
+            Sender(self._namespace, None, self.numbers | classes, number_of),
+        )
 
     def _class_changes(self) -> dict[int, dict[str, Any]]:
         found = {}

@@ -177,7 +177,7 @@ def _write(path: str, data: memoryview, start: int, let_go: int | None) -> None:
     handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         _reserve(handle, start + data.nbytes)
-        forget = let_go is not None and Maps().is_own(let_go, data.nbytes)
+        forget = let_go is not None and _is_ours(let_go, data.nbytes)
         at = 0
         while at < data.nbytes:
             # up to where a large page of memory ends, so that none is torn
@@ -194,6 +194,13 @@ def _write(path: str, data: memoryview, start: int, let_go: int | None) -> None:
         raise
     finally:
         os.close(handle)
+
+
+def _is_ours(address: int, size: int) -> bool:
+    """Whether memory is this process's alone, and may be replaced by a mapping of its content."""
+    maps = Maps()
+    mapped = (address, size) in _known and maps.file_at(address, size) is not None
+    return mapped or maps.is_own(address, size)
 
 
 def _write_range(handle: int, data: memoryview, start: int, at: int, end: int) -> None:

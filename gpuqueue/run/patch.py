@@ -7,7 +7,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["Patch", "patch_of", "patched"]
+from gpuqueue.run.pages import address_of
+
+__all__ = ["Patch", "bytes_of", "patch_of", "patched"]
 
 _LEAST = 1 << 20
 _MOST = 0.5
@@ -76,8 +78,9 @@ def patch_of(value: Any, buffers: Sequence[memoryview], ranges: list[tuple[int, 
     if len(buffers) != 1 or changed > _MOST * buffers[0].nbytes:
         return value
     look = _look(value) if buffers[0].nbytes >= _LEAST else ()
-    if not look:
-        return value
+    memory = _memory(value) if look else None
+    if memory is None or address_of(memory) != address_of(buffers[0]):
+        return value  # what is sent is not, or not only, its own bytes
     return Patch(look, [(start, buffers[0][start:end]) for start, end in ranges])
 
 
@@ -87,10 +90,22 @@ def _look(value: Any) -> tuple[Any, ...]:
     if numpy is not None and type(value) is numpy.ndarray:
         if not value.flags.forc or value.dtype.hasobject:
             return ()
-        return value.dtype.descr, value.shape, bool(value.flags.c_contiguous)
+        return value.dtype, value.shape, bool(value.flags.c_contiguous)
     if torch is not None and type(value) is torch.UntypedStorage and value.device.type == "cpu":
         return "storage", value.nbytes()
     return ()
+
+
+def bytes_of(array: Any) -> pickle.PickleBuffer | None:
+    """The bytes of an array in one piece, not copied; None where NumPy does not give them out."""
+    if array.dtype.kind in "mM":  # dates have no place in the buffer protocol
+        array = array.view("i8")
+    try:
+        buffer = pickle.PickleBuffer(array)
+        buffer.raw()
+    except (BufferError, ValueError):
+        return None
+    return buffer
 
 
 def _memory(value: Any) -> memoryview | None:
@@ -98,7 +113,5 @@ def _memory(value: Any) -> memoryview | None:
     if torch is not None and isinstance(value, torch.UntypedStorage):
         whole = torch.empty(0, dtype=torch.uint8).set_(value, 0, (value.nbytes(),), (1,))
         value = whole.numpy()
-    try:
-        return pickle.PickleBuffer(value).raw()
-    except (BufferError, ValueError, TypeError):
-        return None
+    buffer = bytes_of(value)
+    return None if buffer is None else buffer.raw()

@@ -26,7 +26,8 @@ from typing import Any, Protocol
 from gpuqueue.run.container import Reader, assemble
 from gpuqueue.run.culprit import Unpicklable, blame
 from gpuqueue.run.large import Large
-from gpuqueue.run.pickling import Sender, is_filled, loading, main_namespace
+from gpuqueue.run.making import is_filled, loading, main_namespace
+from gpuqueue.run.pickling import Sender, uncollected
 from gpuqueue.units import format_bytes
 
 __all__ = [
@@ -83,7 +84,7 @@ class Dumped:
     pieces: list[Any]
     large: dict[str, Large]
     problems: dict[str, Unpicklable]
-    objects: dict[int, Any]
+    objects: Mapping[int, Any]
 
 
 def dump_values(
@@ -336,7 +337,7 @@ def parse_values(
             del names[index:]
             break
     given = {} if origins is None else origins
-    with loading(into):
+    with loading(into), uncollected():
         try:
             loaded = _load_all(reader, names, given)
         except Exception:  # noqa: BLE001 - loading runs the user's own code
