@@ -13,6 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpuqueue.client import LocalClient, options_from
+from gpuqueue.client.cell import cell_payload
+from gpuqueue.errors import NoSpace
 from gpuqueue.run import container, large, making, pickling
 from gpuqueue.run.changes import Inputs, become
 from gpuqueue.run.large import LARGE, Large, Linked, flush_gently
@@ -384,3 +387,18 @@ def test_neither_side_has_a_second_copy_in_memory(tmp_path: Path) -> None:
     # reading the array after it was saved brings its file in, page by page, in place of the memory
     assert saved < 200 + 32
     assert loaded < 16
+
+
+def test_a_submit_that_does_not_fit_leaves_nothing(
+    client: LocalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    payload = cell_payload("a.sum()", {"a": np.zeros(MANY)})
+    assert list(payload.large) == ["payload.0"]
+    monkeypatch.setattr(large, "_reserve", full)
+    with pytest.raises(NoSpace, match="nothing was queued"):
+        client.submit([(payload, options_from({}))])
+    assert list(client.home.jobs.iterdir()) == []
+    assert client.store.live() == []
