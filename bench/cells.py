@@ -11,6 +11,7 @@ round trip    ``x = x + 1`` under ``%%gpu``, from the request to the idle kernel
 array         Cells that read a large array (new, and as sent before), return one, and change one
               in place (ten places, all of it), each less a cell that does the same without the
               array's way; beside a copy of that array in memory in the same repetition. Medians.
+array_alone   The same ways through the same functions, without the jobs around them.
 small_objects Cells that read and return lists of ints, dicts and small arrays, beside pickle.
 torch         The round trip in a notebook that has torch imported, where torch is installed.
 
@@ -127,11 +128,56 @@ def _array(kernel: _Kernel, size: int, count: int) -> dict[str, float]:
     # each against the copy of its own repetition
     rates = {
         f"{way}_of_copy": statistics.median(
-            copy / max(took, 1e-3) for copy, took in zip(times["copy"], times[way], strict=True)
+            copy / max(took, 1e-2) for copy, took in zip(times["copy"], times[way], strict=True)
         )
         for way in ways
     }
     return {"bytes": size, "copy_bytes_per_second": size / copy_seconds, **medians, **rates}
+
+
+def _alone(kernel: _Kernel, size: int, count: int) -> dict[str, float]:
+    """The ways of an array by themselves, without a job, which a busy machine starts slowly.
+
+    In the kernel: written as for a job and read as a job reads it (in), as a job writes what it has
+    made and a notebook reads it (out), beside a copy. Medians of ratios of neighbours in time.
+    """
+    kernel.run(f"import numpy as np, os, pathlib, tempfile, time{_ALONE}")
+    code = f"print(*ways(np.ones({size} // 8)))"
+    rows = [[float(word) for word in kernel.run(code)[1].split()] for _ in range(count)]
+    names = ("copy", "in", "again", "out")
+    found = {
+        f"{name}_seconds": statistics.median(row[index] for row in rows)
+        for index, name in enumerate(names)
+    }
+    for index, name in enumerate(names[1:], 1):
+        found[f"{name}_of_copy"] = statistics.median(row[0] / row[index] for row in rows)
+    return found
+
+
+_ALONE = """
+from gpuqueue.run.values import load_file, save_values
+
+def timed(work):
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+def way(path, array, let_go):
+    save_values(path, {"a": array}, flush=False, let_go=let_go)
+    return float(load_file(path).values["a"][::512].sum())
+
+def ways(a):
+    with tempfile.TemporaryDirectory(dir=os.environ["GPUQUEUE_HOME"]) as folder:
+        made = a.copy()
+        for _ in range(2):  # memory that has been used
+            b, c = a.copy(), a.copy()
+            del b, c
+        took = [timed(a.copy)]
+        took.append(timed(lambda: way(f"{folder}/in", a, False)))
+        took.append(timed(lambda: way(f"{folder}/again", a, False)))
+        took.append(timed(lambda: way(f"{folder}/out", made, True)))
+    return took
+"""
 
 
 _SMALL_OBJECTS = {
@@ -182,8 +228,9 @@ def main() -> None:
             with kernel.client.setup_kernel():
                 kernel.run("%reload_ext gpuqueue")
                 found["array"] = _array(kernel, size, 3 if quick else 7)
+                found["array_alone"] = _alone(kernel, size, 5 if quick else 9)
                 found["small_objects"] = _small_objects(kernel, count * 50_000, 3)
-            for part in ("array", "small_objects"):
+            for part in ("array", "array_alone", "small_objects"):
                 for name, value in found[part].items():
                     print(f"{part} {name:<22} {value:14.3f}", flush=True)
         if importlib.util.find_spec("torch"):

@@ -107,16 +107,19 @@ class Inputs:
         self._before = self._look(list(self._roots))
 
     def _take(self, objects: dict[int, Any]) -> None:
+        no_origin: dict[type, bool] = {}
         for number in sorted(objects, reverse=True):
             value = objects.pop(number)
-            if isinstance(value, _NO_ORIGIN) or value is self._namespace:
+            kind = type(value)
+            skip = no_origin.get(kind)
+            if skip is None:
+                skip = no_origin[kind] = issubclass(kind, _NO_ORIGIN)
+            # what only unpickling needed; what holds others has a higher number than they
+            if skip or sys.getrefcount(value) <= 2 or value is self._namespace:
                 continue
             if isinstance(value, type):
                 if value.__module__ == "__main__":
                     self._classes[number] = value, dict(vars(value))
-                continue
-            # what only unpickling needed; what holds others has a higher number than they
-            if sys.getrefcount(value) <= 2:
                 continue
             self.numbers[id(value)] = number
             self._held[number] = value
