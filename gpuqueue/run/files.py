@@ -3,12 +3,14 @@
 ===================  ==========================================================================
 ``spec.json``        the payload and its surroundings as submitted (holds the environment: 0600)
 ``payload``          a pickled call, a cell's source and inputs, where the kind has one
+``payload.N``        a large buffer of a cell's inputs, by itself; never written to again
 ``<attempt>/``       one start of the job:
 ``  claim``          which runner has it; made by a hard link, so that only one can
 ``  begun``          made empty just before the payload starts; then names its process
 ``  log``            bytes as the job wrote them
 ``  outputs.jsonl``  a cell's outputs, one JSON line each
 ``  result``         what the payload gave back
+``  result.N``       a large buffer of it, by itself; never written to again
 ``  exit.json``      how it ended; blank until it has, then written in place in one piece
 ``  run/``           a fresh directory for the job's own files (``GPUQUEUE_RUN_DIR``)
 ===================  ==========================================================================

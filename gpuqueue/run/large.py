@@ -20,7 +20,7 @@ import os
 from collections import OrderedDict
 from typing import Any
 
-from gpuqueue.run.pages import PAGE, Maps, address_of, changed_ranges
+from gpuqueue.run.pages import PAGE, Maps, address_of, changed_ranges, same_memory
 
 __all__ = ["LARGE", "Large", "Linked", "flush_gently", "map_large"]
 
@@ -128,15 +128,13 @@ def _same(data: memoryview, other: memoryview) -> bool:
     if here is None or there is None:
         return False
     file = maps.file_at(here, data.nbytes)
-    mapped = file is not None and file == maps.file_at(there, data.nbytes)
-    if not mapped:
-        if not _is_resident(there, other.nbytes):
-            return False
-        step = max(PAGE, data.nbytes // _SAMPLES)
-        for at in range(0, data.nbytes, step):
-            if data[at : at + 64] != other[at : at + 64]:
-                return False
-    return not changed_ranges(data, other, maps)
+    if file is not None and file == maps.file_at(there, data.nbytes):
+        return not changed_ranges(data, other, maps)
+    if not _is_resident(there, other.nbytes):
+        return False
+    step = max(PAGE, data.nbytes // _SAMPLES)
+    samples = (slice(at, at + 64) for at in range(0, data.nbytes, step))
+    return all(data[part] == other[part] for part in samples) and same_memory(data, other)
 
 
 @functools.cache
