@@ -1,6 +1,6 @@
 """What ``%%gpu`` costs: a small cell, a large array there and back, a notebook with torch.
 
-    python bench/cells.py            about two minutes
+    python bench/cells.py            some minutes
     python bench/cells.py --quick    fewer cells and a smaller array
 
 Measured in a kernel, as a notebook would run it, on a queue of its own with a pretend GPU:
@@ -227,7 +227,7 @@ def main() -> None:
             kernel = _Kernel()
             with kernel.client.setup_kernel():
                 kernel.run("%reload_ext gpuqueue")
-                found["array"] = _array(kernel, size, 3 if quick else 7)
+                found["array"] = _array(kernel, size, 3 if quick else 5)
                 found["array_alone"] = _alone(kernel, size, 5 if quick else 9)
                 found["small_objects"] = _small_objects(kernel, count * 50_000, 3)
             for part in ("array", "array_alone", "small_objects"):
