@@ -84,6 +84,7 @@ def cell_payload(
         command=source.strip("\n"),
         tag=f"{_where()}[{count}]",
         files={"payload": dumped.pieces, "surroundings": surroundings},
+        large=dumped.large,
         cwd=cwd,
         env=env,
         extra={
@@ -180,7 +181,7 @@ def _pickled(
     from gpuqueue.run.values import dump_values
 
     extras = {"<magics>": magics} if any(magics.values()) else {}
-    dumped = dump_values({**wanted, **extras}, namespace=namespace, leave=hidden)
+    dumped = dump_values({**wanted, **extras}, namespace=namespace, leave=hidden, beside="payload")
     for name, problem in dumped.problems.items():
         if name in extras:
             continue

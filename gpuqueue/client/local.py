@@ -128,6 +128,9 @@ class LocalClient:
                 heard = self.wake("submit")  # an interrupt may come between the commit and here
             if not (flush or heard):
                 self.store.flush()
+        for job, (payload, _) in zip(jobs, work, strict=True):
+            for name, large in payload.large.items():
+                large.note(str(self.home.job(job.id) / name))
         return jobs
 
     def _check_fit(self, options: Options, machine: Machine) -> None:
@@ -174,6 +177,7 @@ class LocalClient:
                     _write(
                         folder / file_name, content, flush=payload.flush or _size(content) < _SOON
                     )
+                _store_large(folder, payload)
                 _write(folder / SPEC, spec.encode(), flush=False)
                 sync_folder(str(folder))
             yield folders
@@ -326,6 +330,12 @@ def _write(path: Path, content: bytes | Sequence[Any], *, flush: bool) -> None:
         if flush:
             file.flush()
             os.fsync(handle)
+
+
+def _store_large(folder: Path, payload: Payload) -> None:
+    flush = payload.flush or sum(large.size for large in payload.large.values()) < _SOON
+    for name, large in payload.large.items():
+        large.store(str(folder / name), flush=flush)
 
 
 def _shown(text: str) -> str:

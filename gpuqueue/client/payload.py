@@ -17,6 +17,7 @@ from typing import Any
 from gpuqueue.about import PACKAGE, ROOT
 from gpuqueue.errors import PayloadError
 from gpuqueue.model import JobKind
+from gpuqueue.run.large import Large, Linked
 
 __all__ = ["Payload", "function_payload", "notebook_payload", "python_payload", "script_payload"]
 
@@ -29,8 +30,9 @@ class Payload:
     """A job's work, ready to be written into its directory.
 
     ``command`` is how it is shown; ``files`` are written beside the spec, name to content, which
-    may be in pieces. ``objects`` is what a cell's inputs are made of, by the numbers that its
-    results use. Without ``flush``, large files may reach the disk only later.
+    may be in pieces; ``large`` are those that are stored by themselves. ``objects`` is what a
+    cell's inputs are made of, by the numbers that its results use. Without ``flush``, large files
+    may reach the disk only later.
     """
 
     kind: JobKind
@@ -44,6 +46,7 @@ class Payload:
     files: Mapping[str, bytes | Sequence[Any]] = field(default_factory=dict)
     objects: Mapping[int, Any] = field(default_factory=dict, repr=False, compare=False)
     flush: bool = True
+    large: Mapping[str, Large | Linked] = field(default_factory=dict, repr=False, compare=False)
 
     def spec(self) -> dict[str, Any]:
         """The content of ``spec.json``."""
@@ -207,6 +210,7 @@ def python_payload(
     extra: Mapping[str, Any] | None = None,
     objects: Mapping[int, Any] | None = None,
     flush: bool = True,
+    large: Mapping[str, Large] | None = None,
 ) -> Payload:
     """A payload that ``gpuqueue.run.<kind>`` runs in this interpreter, with this import path."""
     folder, values = _surroundings(cwd, env)
@@ -224,8 +228,9 @@ def python_payload(
         values,
         {"sys_path": path, **(extra or {})},
         files,
-        objects or {},
+        {} if objects is None else objects,
         flush,
+        large or {},
     )
 
 

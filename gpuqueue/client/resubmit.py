@@ -9,6 +9,7 @@ from gpuqueue.client.payload import Payload
 from gpuqueue.client.request import Options
 from gpuqueue.errors import NotAllowedNow, PayloadError
 from gpuqueue.model import TERMINAL, Job, JobState
+from gpuqueue.run.large import Linked
 
 __all__ = ["resubmit"]
 
@@ -45,6 +46,7 @@ def resubmit(client: LocalClient, job: Job, *, priority: bool = False) -> Job:
         env=spec["env"],
         extra={name: value for name, value in spec.items() if name not in _KNOWN},
         files=files,
+        large={path.name: Linked(path) for path in folder.glob("payload.*")},
     )
     # what it came after has ended by now, one way or the other
     request = replace(job.request, after=(), priority=0 if priority else job.request.priority)

@@ -379,7 +379,8 @@ def bring_back(
     for name, value in values.items():
         if not name.startswith("<") and (names is None or name in names):
             space[name] = value
-    _change(values, origins, space)
+    payload = FromFile(client.home.job(job.id) / "payload")
+    _change(values, origins, space, payload, in_place=just_run or copies is not None)
     for kind, magics in (values.get("<magics>") or {}).items() if names is None else ():
         for name, function in magics.items():
             shell.register_magic_function(function, kind, name)
@@ -400,18 +401,17 @@ def bring_back(
 
 def _flush_later(path: Path) -> None:
     """Have a large result reach the disk, which the job has not waited for."""
+    from gpuqueue.run.large import flush_gently
     from gpuqueue.run.values import SOON
 
     def flush() -> None:
-        with contextlib.suppress(OSError):
-            handle = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        for file in files:
+            with contextlib.suppress(OSError):
+                flush_gently(str(file))
 
     with contextlib.suppress(OSError):
-        if path.stat().st_size >= SOON:
+        files = [path, *path.parent.glob(f"{path.name}.*")]
+        if sum(file.stat().st_size for file in files) >= SOON:
             threading.Thread(target=flush, daemon=True).start()
 
 
@@ -427,15 +427,31 @@ def _add_inputs(
             values.setdefault(name, value)
 
 
-def _change(values: Mapping[str, Any], origins: Mapping[int, Any], space: dict[str, Any]) -> None:
-    """Make objects what the cell has made of them."""
+def _change(
+    values: Mapping[str, Any],
+    origins: Mapping[int, Any],
+    space: dict[str, Any],
+    sent: Mapping[int, Any],
+    *,
+    in_place: bool,
+) -> None:
+    """Make objects what the cell has made of them.
+
+    ``sent`` are copies of what they were; with ``in_place`` they still are, so that what has
+    changed of a large array may be written into it alone.
+    """
     from gpuqueue.run.changes import become
+    from gpuqueue.run.patch import Patch, patched
     from gpuqueue.run.values import CHANGE
 
-    for name, new in values.items():
+    for name, came in values.items():
         if not name.startswith(CHANGE):
             continue
-        old = origins[int(name.removeprefix(CHANGE).rstrip(">"))]
+        new = came
+        number = int(name.removeprefix(CHANGE).rstrip(">"))
+        old = origins[number]
+        if isinstance(came, Patch):
+            new = patched(came, old, number, sent, in_place=in_place)
         if not become(old, new):
             for other in [other for other, value in space.items() if value is old]:
                 space[other] = new

@@ -52,6 +52,7 @@ class _Work:
     environ: Mapping[str, str]
     magics: Mapping[str, Mapping[str, Any]]
     folder: str
+    threads: int
     result: Any = None
 
 
@@ -130,6 +131,7 @@ def prepare() -> None:
     ambient.put(states, imported=around["imported"])
     work.states = ambient.take()
     work.environ, work.folder = dict(os.environ), os.getcwd()
+    work.threads = threading.active_count()
     # taking them may have used some
     ambient.put({n: data for n, data in states.items() if "random" in n}, wait=False)
 
@@ -173,7 +175,7 @@ def finish() -> None:
     if asked is None:
         changed, classes = work.inputs.changes()
         for number, value in changed.items():
-            extras[f"{CHANGE}{number}>"] = value
+            extras[f"{CHANGE}{number}>"] = work.inputs.sent[number]
             names_of[f"{CHANGE}{number}>"] = _called(value)
         if classes:
             extras["<classes>"] = classes
@@ -198,6 +200,8 @@ def finish() -> None:
         known=work.inputs,
         # a notebook that waits has it at once, and sees to the disk afterwards
         flush=not spec.get("waited"),
+        # nothing of it is needed here any more, unless a thread of the cell still goes on
+        let_go=threading.active_count() <= work.threads,
     )
     told = {name: why for name, why in problems.items() if not name.startswith("<")}
     for name, why in problems.items():

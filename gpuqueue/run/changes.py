@@ -17,13 +17,16 @@ import pickle
 import sys
 import types
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from gpuqueue.run.pickling import DEVICE, Sender
-from gpuqueue.run.values import MAPPED, load_file
+from gpuqueue.run.making import DEVICE
+from gpuqueue.run.pages import Maps, changed_ranges
+from gpuqueue.run.patch import patch_of
+from gpuqueue.run.pickling import Sender, uncollected
+from gpuqueue.run.values import load_file
 
-__all__ = ["Inputs", "become", "same_bytes"]
+__all__ = ["Inputs", "become"]
 
 _SAME = (
     bool, int, float, complex, str, bytes, type(None), type(...), types.ModuleType, range,
@@ -32,23 +35,32 @@ _SAME = (
 """Kinds that never change."""
 _NO_ORIGIN = (bool, int, float, complex, str, bytes, type(None), types.ModuleType, types.CodeType)
 """Kinds of which a copy is as good."""
-_STEP = 1 << 18
 
 
 class _Held:
-    """An object, weakly where that can be, so that what the cell drops is freed at once."""
+    """Objects by key, weakly where that can be, so that what the cell drops is freed at once."""
 
-    __slots__ = ("_ref", "_value")
+    def __init__(self) -> None:
+        self._all: dict[Any, Any] = {}
+        self._weak: set[Any] = set()
 
-    def __init__(self, value: Any) -> None:
-        self._value = self._ref = None
-        try:
-            self._ref = weakref.ref(value)
-        except TypeError:
-            self._value = value
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if type(value).__weakrefoffset__:
+            self._all[key] = weakref.ref(value)
+            self._weak.add(key)
+        else:
+            self._all[key] = value
 
-    def get(self) -> Any:
-        return self._value if self._ref is None else self._ref()
+    def __getitem__(self, key: Any) -> Any:
+        """The object; None if it is gone."""
+        value = self._all[key]
+        return value() if key in self._weak else value
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._all)
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._all
 
 
 class Inputs:
@@ -58,6 +70,9 @@ class Inputs:
     ----------
     numbers
         Numbers by id, see ``number_of``.
+    sent
+        What to send of the objects that ``changes`` has found, by number: the object itself, or a
+        ``Patch`` of it.
 
     Parameters
     ----------
@@ -81,35 +96,45 @@ class Inputs:
         self._namespace = namespace
         self._hidden = hidden
         self.numbers: dict[int, int] = {}
-        self._held: dict[int, _Held] = {}
+        self.sent: dict[int, Any] = {}
+        self._held = _Held()
         self._classes: dict[int, tuple[type, dict[str, Any]]] = {}
+        with uncollected():
+            self._take(objects)
+        self._roots = _Held()
+        for name, value in values.items():
+            self._roots[name] = value
+        self._before = self._look(list(self._roots))
+
+    def _take(self, objects: dict[int, Any]) -> None:
+        no_origin: dict[type, bool] = {}
         for number in sorted(objects, reverse=True):
             value = objects.pop(number)
-            if isinstance(value, _NO_ORIGIN) or value is namespace:
+            kind = type(value)
+            skip = no_origin.get(kind)
+            if skip is None:
+                skip = no_origin[kind] = issubclass(kind, _NO_ORIGIN)
+            # what only unpickling needed; what holds others has a higher number than they
+            if skip or sys.getrefcount(value) <= 2 or value is self._namespace:
                 continue
             if isinstance(value, type):
                 if value.__module__ == "__main__":
                     self._classes[number] = value, dict(vars(value))
                 continue
-            # what only unpickling needed; what holds others has a higher number than they
-            if sys.getrefcount(value) <= 2:
-                continue
             self.numbers[id(value)] = number
-            self._held[number] = _Held(value)
-        self._roots = {name: _Held(value) for name, value in values.items()}
-        self._before = self._look(self._roots)
+            self._held[number] = value
 
     def number_of(self, value: Any) -> int | None:
         """The number under which an object came; None if it is another one."""
         number = self.numbers.get(id(value))
-        if number is not None and self._held[number].get() is value:
+        if number is not None and self._held[number] is value:
             return number
         return None
 
     def _look(self, names: Collection[str]) -> dict[str, Any]:
         """Digests of the roots' pickles and sizes of what is beside them, or why there is none."""
         sender = Sender(self._namespace, self._hidden)
-        roots = {name: self._roots[name].get() for name in names}
+        roots = {name: self._roots[name] for name in names}
         sender.expect(list(roots.values()))
         found: dict[str, Any] = {}
         for name, value in roots.items():
@@ -124,43 +149,48 @@ class Inputs:
 
     def changes(self) -> tuple[dict[int, Any], dict[int, dict[str, Any]]]:
         """Objects that are other than they came, and class attributes that are; both by number."""
+        self.sent.clear()
         now = self._look(self._before)
         # where no pickle has changed, only what travels beside the pickles can have
         only_bytes = all(now[name] == before for name, before in self._before.items())
         if only_bytes and not any(sizes for _, sizes in now.values()):
             return {}, self._class_changes()
-        untouched = only_bytes and not _was_written(self._path)
         other: dict[str, Any] = {}
-        pristine = load_file(self._path, into=other).objects
-        ids = {id(value): number for number, value in pristine.items()}
-        senders = (
-            Sender(other, None, ids),
-            Sender(self._namespace, None, self.numbers, self.number_of),
-        )
+        loaded = load_file(self._path, into=other)
+        pristine = loaded.objects
+        senders = self._comparing(pristine, other)
+        senders[0].expect(list(loaded.values.values()))
+        senders[1].expect([self._roots[name] for name in self._roots])
+        maps = Maps()
         changed: dict[int, Any] = {}
-        for number, held in self._held.items():
-            value = held.get()
+        for number in self._held:
+            value = self._held[number]
             if value is None or isinstance(value, _SAME) or number not in pristine:
                 continue
-            if only_bytes and (not _has_bytes(value) or (untouched and _is_mapped(value))):
+            if only_bytes and not _has_bytes(value):
                 continue
-            if self._differs(value, pristine[number], senders):
-                changed[number] = value
+            sent = _changed(value, pristine[number], senders, maps)
+            if sent is not None:
+                changed[number], self.sent[number] = value, sent
         return changed, self._class_changes()
 
-    def _differs(self, value: Any, old: Any, senders: tuple[Sender, Sender]) -> bool:
-        there_by, here_by = senders
-        try:
-            there_by.forget()
-            there = _shallow(old, there_by)
-        except Exception:  # noqa: BLE001 - whatever the value's own code raises
-            return False  # it is not sent as such
-        try:
-            here_by.forget()
-            here = _shallow(value, here_by)
-        except Exception:  # noqa: BLE001
-            return True
-        return here[0] != there[0] or not same_bytes(here[1], there[1])
+    def _comparing(self, pristine: dict[int, Any], other: dict[str, Any]) -> tuple[Sender, Sender]:
+        """Picklers of what came and of what is, to which the same objects are known by number."""
+        classes = {id(kind): number for number, (kind, _) in self._classes.items()}
+
+        def number_of(value: Any) -> int | None:
+            number = classes.get(id(value))
+            return self.number_of(value) if number is None else number
+
+        there = {
+            id(value): number
+            for number, value in pristine.items()
+            if number in self._held or number in self._classes
+        }
+        return (
+            Sender(other, None, there),
+            Sender(self._namespace, None, self.numbers | classes, number_of),
+        )
 
     def _class_changes(self) -> dict[int, dict[str, Any]]:
         found = {}
@@ -189,25 +219,25 @@ _OF_CLASSES = frozenset(
 )
 
 
-def _is_mapped(value: Any) -> bool:
-    """Whether an input's bytes were mapped from the file rather than read."""
-    size = getattr(value, "nbytes", 0)
-    return int(size() if callable(size) else size) >= MAPPED
-
-
-def _was_written(path: str) -> bool:
-    """Whether this process has written to memory that it has mapped from a file."""
-    here = False
+def _changed(value: Any, old: Any, senders: tuple[Sender, Sender], maps: Maps) -> Any:
+    """What is to be sent of an object that may be other than it came; None if it is not."""
+    there_by, here_by = senders
     try:
-        with open("/proc/self/smaps", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line[0].islower() or line[0].isdigit():
-                    here = line.rstrip("\n").endswith(path)
-                elif here and line.startswith("Anonymous:") and line.split()[1] != "0":
-                    return True
-    except OSError:
-        return True  # it cannot be told
-    return False
+        there_by.forget()
+        there, old_buffers = _shallow(old, there_by)
+    except Exception:  # noqa: BLE001 - whatever the value's own code raises
+        return None  # it is not sent as such
+    try:
+        here_by.forget()
+        here, buffers = _shallow(value, here_by)
+    except Exception:  # noqa: BLE001
+        return value
+    if here != there or [len(one) for one in buffers] != [len(one) for one in old_buffers]:
+        return value
+    ranges = [
+        changed_ranges(one, other, maps) for one, other in zip(buffers, old_buffers, strict=True)
+    ]
+    return patch_of(value, buffers, ranges[0]) if any(ranges) else None
 
 
 def _has_bytes(value: Any) -> bool:
@@ -221,18 +251,6 @@ def _has_bytes(value: Any) -> bool:
 def _shallow(value: Any, sender: Sender) -> tuple[bytes, list[Any]]:
     text, buffers = sender.dump(value, by_value=True)
     return text, [buffer.raw() for buffer in buffers]
-
-
-def same_bytes(some: list[Any], others: list[Any]) -> bool:
-    """Whether buffers have the same content."""
-    if [len(one) for one in some] != [len(one) for one in others]:
-        return False
-    # in steps that stay in the processor's cache: comparing two views goes byte by byte
-    return all(
-        bytes(one[at : at + _STEP]) == bytes(other[at : at + _STEP])
-        for one, other in zip(some, others, strict=True)
-        for at in range(0, len(one), _STEP)
-    )
 
 
 # -- changing ---------------------------------------------------------------------------------

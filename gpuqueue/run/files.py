@@ -3,11 +3,13 @@
 ===================  ==========================================================================
 ``spec.json``        the payload and its surroundings as submitted (holds the environment: 0600)
 ``payload``          a pickled call, a cell's source and inputs, where the kind has one
+``payload.N``        a large buffer of a cell's inputs, by itself; never written to again
 ``<attempt>/``       one start of the job:
 ``  claim``          which runner has it: a symbolic link to nowhere, whose text says so
 ``  log``            bytes as the job wrote them
 ``  outputs.jsonl``  a cell's outputs, one JSON line each
 ``  result``         what the payload gave back
+``  result.N``       a large buffer of it, by itself; never written to again
 ``  exit.json``      made just before the payload starts, then names its process, then tells how
                      it ended; always written in place, in one piece
 ``  stop``           made by a job that can save and step aside; two bytes: asked, heard

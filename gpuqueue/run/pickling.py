@@ -9,8 +9,7 @@ cloudpickle, with differences that a cell needs:
   travel beside the pickle;
 - weak references travel with what they refer to.
 
-The functions of this module that pickles name are called when they are loaded; their names and
-arguments are part of the format of the files (``values.py``).
+``making.py`` has the functions that put it all together again.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import functools
+import gc
 import io
-import os
 import pickle
 import sys
 import types
@@ -30,18 +29,35 @@ from typing import Any
 import cloudpickle
 from cloudpickle import cloudpickle as inner
 
-__all__ = ["DEVICE", "Sender", "is_filled", "loading", "main_namespace"]
+from gpuqueue.run.making import (
+    DEVICE,
+    fill_class,
+    fill_exception,
+    fill_function,
+    fill_tensor,
+    load_whole,
+    main_namespace,
+    make_array,
+    make_cached,
+    make_cell,
+    make_class,
+    make_exception,
+    make_storage,
+    make_tensor,
+    make_view,
+    make_weakref,
+)
+from gpuqueue.run.patch import bytes_of
+
+# files of earlier releases name the functions of ``making.py`` as this module's
+__all__ = ["Sender", "uncollected"]
 
 _new_object: Any = vars(copyreg)["__newobj__"]
-DEVICE = "_gpuqueue_device"
-"""On a tensor: the device that it was on in the job, where this process has it on the CPU."""
-
+_BESIDE = 4096
+"""Bytes of an array from which on they travel beside the pickle; a few are quicker in it."""
 _WORTH = 1 << 20
 _TIMES = 4
 """A view takes the array behind it along if that is small, or not much larger than itself."""
-
-
-# -- called by pickles ------------------------------------------------------------------------
 
 
 class _Main:
@@ -51,210 +67,19 @@ class _Main:
         return main_namespace, ()
 
 
-_target: list[dict[str, Any]] = []
-
-
-def main_namespace() -> dict[str, Any]:
-    """The namespace to which loaded functions of ``__main__`` are attached."""
-    return _target[-1] if _target else sys.modules["__main__"].__dict__
-
-
 @contextlib.contextmanager
-def loading(into: dict[str, Any] | None = None) -> Iterator[None]:
-    """Begin a load; with ``into``, functions are attached to that namespace."""
-    _filled.clear()
-    if into is None:
-        yield
-        return
-    _target.append(into)
+def uncollected() -> Iterator[None]:
+    """Do without garbage collection where many objects are made that all stay.
+
+    It would look for garbage among them again and again.
+    """
+    was = gc.isenabled()
+    gc.disable()
     try:
         yield
     finally:
-        _target.pop()
-
-
-_fresh: dict[int, type] = {}
-_filled: set[int] = set()
-"""Functions and classes that the load in progress has finished, by id."""
-
-
-def is_filled(value: Any) -> bool:
-    """Whether the load in progress has finished a function or class."""
-    return id(value) in _filled
-
-
-def make_class(maker: Callable[..., type], *args: Any) -> type:
-    """Make a class by value, or find the one that this process knows under its tracking id."""
-    known = args[-2] in inner._DYNAMIC_CLASS_TRACKER_BY_ID  # noqa: SLF001 - there is no public way
-    made = maker(*args)
-    if not known:
-        _fresh[id(made)] = made
-    return made
-
-
-def fill_class(made: type, state: Any) -> type:
-    """Fill a class that has just been made; one that was here before keeps what it has."""
-    if _fresh.pop(id(made), None) is not None:
-        inner._class_setstate(made, state)  # noqa: SLF001
-    _filled.add(id(made))
-    return made
-
-
-def fill_function(made: types.FunctionType, state: Any) -> None:
-    """Fill a function; what the namespace it joins has already, stays as it is.
-
-    A function that is known here, and was changed by the cell, is what ``made`` is then.
-    """
-    there = made.__globals__
-    builtins = there.get("__builtins__")
-    plain, slots = state
-    carried = slots["__globals__"]
-    slots["__globals__"] = {n: value for n, value in carried.items() if n not in there}
-    for cell, content in zip(made.__closure__ or (), slots["__closure__"] or (), strict=False):
-        if content:
-            cell.cell_contents = content[0]
-    slots["__closure__"] = None
-    for name in [name for name in vars(made) if name not in plain]:
-        delattr(made, name)
-    inner._function_setstate(made, state)  # noqa: SLF001
-    if builtins is not None:
-        there["__builtins__"] = builtins
-    _filled.add(id(made))
-
-
-def make_weakref(value: Any) -> Any:
-    """A weak reference; a dead one to nothing."""
-    return weakref.ref(value if value is not None else types.SimpleNamespace())
-
-
-def make_cell() -> types.CellType:
-    """A cell of a closure; the functions that share it fill it."""
-    return types.CellType()
-
-
-def make_cached(function: Any, most: int | None, typed: bool) -> Any:
-    """A function with ``functools.lru_cache``, its cache empty."""
-    if (most, typed) == (128, False):
-        return functools.lru_cache(function)
-    return functools.lru_cache(most, typed)(function)
-
-
-def make_array(data: Any, dtype: Any, shape: Any, order: Any) -> Any:
-    """An array over bytes that have come; a small one owns its memory, as one expects."""
-    import numpy as np
-
-    made = np.frombuffer(data, dtype).reshape(shape, order=order)
-    if made.nbytes >= _WORTH:
-        return made
-    own = made.copy(order)
-    own.flags.writeable = made.flags.writeable
-    return own
-
-
-def make_exception(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
-    """An exception, without asking its constructor, which may want other arguments."""
-    return kind.__new__(kind, *args)
-
-
-def fill_exception(made: BaseException, state: Any) -> None:
-    """What an exception has beside its arguments."""
-    made.__cause__, made.__context__, made.__suppress_context__ = state[:3]
-    vars(made).update(state[3])
-
-
-def make_view(  # noqa: PLR0917
-    base: Any, offset: int, dtype: Any, shape: Any, strides: Any, write: bool
-) -> Any:
-    """An array over the memory of another one."""
-    import numpy as np
-
-    view = np.ndarray(shape, dtype, base, offset, strides)
-    if not write:
-        view.flags.writeable = False
-    return view
-
-
-def load_whole(text: bytes, buffers: list[Any]) -> Any:
-    """An object that was pickled by itself."""
-    return pickle.loads(text, buffers=buffers)
-
-
-def make_storage(data: Any, device: str) -> Any:
-    """Memory for tensors, over bytes that have come; on its device where that may be used."""
-    import torch
-
-    if not len(data):
-        return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
-    whole = torch.frombuffer(data, dtype=torch.uint8)
-    return (whole.to(device) if _may_use(torch, device) else whole).untyped_storage()
-
-
-def _may_use(torch: Any, device: str) -> bool:
-    if not device.startswith("cuda"):
-        return False
-    # a notebook must not take a GPU by reading a result; the job that it sends it to may
-    return bool(
-        torch.cuda.is_initialized()
-        or ("GPUQUEUE_JOB_ID" in os.environ and torch.cuda.is_available())
-    )
-
-
-def make_tensor(  # noqa: PLR0917 - pickle names no arguments
-    kind: type,
-    storage: Any,
-    dtype: Any,
-    offset: int,
-    size: Any,
-    stride: Any,
-    grad: bool,
-    device: str,
-    graph: str,
-) -> Any:
-    """A tensor over memory that has come."""
-    import torch
-
-    made = torch.empty(0, dtype=dtype, device=storage.device)
-    made.set_(storage, offset, size, stride)
-    if graph:
-        made = _with_lost_graph(made, graph)
-    elif kind is torch.nn.Parameter:
-        made = torch.nn.Parameter(made, requires_grad=grad)
-    elif grad:
-        made.requires_grad_(grad)
-    if device != "cpu" and storage.device.type == "cpu":
-        setattr(made, DEVICE, device)  # read when it is sent to the next job
-    return made
-
-
-def fill_tensor(tensor: Any, state: Any) -> None:
-    """What a tensor has beside its numbers."""
-    if "grad" in state:
-        tensor.grad = state["grad"]
-    vars(tensor).update(state["vars"])
-
-
-def _with_lost_graph(tensor: Any, graph: str) -> Any:
-    import torch
-
-    class _StayedInJob(torch.autograd.Function):
-        @staticmethod
-        def forward(_: Any, value: Any, __: Any) -> Any:
-            return value.view_as(value)
-
-        @staticmethod
-        def backward(_: Any, *__: Any) -> Any:
-            raise RuntimeError(
-                f"what this tensor was computed from ({graph}) stayed in the job that computed it; "
-                "call backward() in the same cell"
-            )
-
-    with torch.enable_grad():
-        return _StayedInJob.apply(  # type: ignore[no-untyped-call]
-            tensor, torch.empty(0, requires_grad=True)
-        )
-
-
-# -- pickling ---------------------------------------------------------------------------------
+        if was:
+            gc.enable()
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -355,10 +180,16 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return None
         if type(base) is not type(value) and flags.forc and value.size:
             order = "C" if flags.c_contiguous else "F"
-            return make_array, (pickle.PickleBuffer(value), value.dtype, value.shape, order)
+            if value.nbytes < _BESIDE:
+                text = value.tobytes(order)
+                # an array over a bytearray can be written to
+                data: Any = bytearray(text) if flags.writeable else text
+            elif (data := bytes_of(value)) is None:
+                return None
+            return make_array, (data, value.dtype, value.shape, order)
         if (
             type(base) is not type(value)
-            or not base.flags.c_contiguous
+            or not base.flags.forc
             or not self._worth(base, value.nbytes, base.nbytes)
             or not base.size
         ):
@@ -515,13 +346,41 @@ class Sender:
         self._buffers.clear()
         if by_value and isinstance(self._pickler, _Referring):
             self._pickler.by_value = value
-        self._pickler.dump(value)
+        with uncollected():
+            self._pickler.dump(value)
         return self._file.getvalue(), list(self._buffers)
 
     def forget(self) -> None:
         """Begin anew: nothing has been sent yet."""
         self._pickler.clear_memo()
 
-    def numbered(self) -> dict[int, Any]:
-        """What has been sent, by the number under which the receiver has it."""
-        return dict(self._pickler.memo.copy().values())
+    def numbered(self) -> Mapping[int, Any]:
+        """What has been sent, by the number under which the receiver has it. Ends the sending."""
+        self._file.seek(0)
+        self._file.truncate()
+        self._buffers.clear()
+        return _Numbered(self._pickler)
+
+
+class _Numbered(Mapping[int, Any]):
+    """What a pickler has sent, by number; looked up only when it is asked for."""
+
+    def __init__(self, pickler: _Pickler) -> None:
+        self._pickler: _Pickler | None = pickler  # its memo holds what was sent
+        self._found: dict[int, Any] = {}
+
+    def _all(self) -> dict[int, Any]:
+        if self._pickler is not None:
+            with uncollected():
+                self._found = dict(self._pickler.memo.copy().values())
+            self._pickler = None
+        return self._found
+
+    def __getitem__(self, number: int) -> Any:
+        return self._all()[number]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())

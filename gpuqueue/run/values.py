@@ -1,49 +1,42 @@
 """Named values in one file, between the notebook and the job and back.
 
-The container, version 1: a magic line, the header's length (8 bytes, little endian), a JSON
-header, then blobs, each at a multiple of 64 bytes. The header says for each name where its pickle
-and its out-of-band buffers (pickle protocol 5) are::
-
-    {"names": {"x": {"pickle": [offset, size], "buffers": [[offset, size, readonly], ...]}},
-     "problems": {"fh": "why it is not in here"}}
-
 All names are pickled by one pickler, one after another, so that objects shared between names stay
 shared; still each name loads on its own, and one that cannot be loaded costs only itself and what
 shares objects with it. Names in angle brackets are not variables: ``<error>``,
 ``<out>``, ``<change N>`` and others.
 
-How objects are pickled is in ``pickling.py``. What a pickler has sent is known on both sides by the
-number that pickle gave it: a job's result names what came with the inputs by that number
-(``Loaded.objects``, ``origins``), so that the notebook's own objects are found again.
+The format of the file is in ``container.py``, how objects are pickled in ``pickling.py``. What a
+pickler has sent is known on both sides by the number that pickle gave it: a job's result names what
+came with the inputs by that number (``Loaded.objects``, ``origins``), so that the notebook's own
+objects are found again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
-import mmap
 import os
 import pickle
 import pickletools
-import time
 import types
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from gpuqueue.run.pickling import Sender, is_filled, loading, main_namespace
+from gpuqueue.run.container import Reader, assemble
+from gpuqueue.run.culprit import Unpicklable, blame
+from gpuqueue.run.large import Large
+from gpuqueue.run.making import is_filled, loading, main_namespace
+from gpuqueue.run.pickling import Sender, uncollected
 from gpuqueue.units import format_bytes
 
 __all__ = [
     "CHANGE",
-    "MAPPED",
     "SOON",
     "Dumped",
     "FromFile",
     "Known",
     "Loaded",
-    "Unpicklable",
     "dump_values",
     "load_file",
     "load_values",
@@ -51,12 +44,8 @@ __all__ = [
     "save_values",
 ]
 
-_MAGIC = b"gpuqueue values 1\n"
-_ALIGN = 64
-_SEARCH_SECONDS = 1.0
-_LARGE = 16 << 20
-MAPPED = 1 << 20
-"""Bytes of a buffer from which on it is mapped from the file instead of read."""
+_LEAST = 16 << 20
+"""Bytes below which the order of names makes no difference."""
 SOON = 64 << 20
 """Bytes from which on somebody who waits gets a file before it has reached the disk."""
 
@@ -76,29 +65,6 @@ class Known(Protocol):
         """The number of an object, if the receiver has just this one."""
 
 
-class Unpicklable(Exception):
-    """A value that cannot be sent.
-
-    Attributes
-    ----------
-    name
-        The variable.
-    path
-        The way from the variable to the culprit, such as ``trk._guard``.
-    kind
-        The culprit's type.
-    reason
-        What pickle said.
-    """
-
-    def __init__(self, name: str, path: str, kind: str, reason: str) -> None:
-        super().__init__(f"{path} is a {kind}, which cannot be sent to another process ({reason})")
-        self.name = name
-        self.path = path
-        self.kind = kind
-        self.reason = reason
-
-
 @dataclass
 class Dumped:
     """A container that is ready to be written.
@@ -107,6 +73,8 @@ class Dumped:
     ----------
     pieces
         The container's bytes, in pieces that are not copied.
+    large
+        What is to be in files beside it, by their names.
     problems
         What cannot be sent, and why.
     objects
@@ -114,8 +82,9 @@ class Dumped:
     """
 
     pieces: list[Any]
+    large: dict[str, Large]
     problems: dict[str, Unpicklable]
-    objects: dict[int, Any]
+    objects: Mapping[int, Any]
 
 
 def dump_values(
@@ -124,6 +93,7 @@ def dump_values(
     namespace: Mapping[str, Any] | None = None,
     leave: Collection[str] | None = (),
     known: Known | None = None,
+    beside: str = "",
 ) -> Dumped:
     """Pickle named values.
 
@@ -136,11 +106,13 @@ def dump_values(
         all of them.
     known
         Objects that the receiver has.
+    beside
+        The name of the file that this becomes, if large buffers may have files beside it.
     """
     namespace = main_namespace() if namespace is None else namespace
     problems: dict[str, Unpicklable] = {}
     order = list(values)
-    weights = dict.fromkeys(order, _LARGE)
+    weights = dict.fromkeys(order, _LEAST)
     passes = 0
     while True:
         sender = _sender(namespace, leave, known)
@@ -150,7 +122,7 @@ def dump_values(
             try:
                 done[name] = sender.dump(values[name], by_value=name.startswith(CHANGE))
             except Exception as error:  # noqa: BLE001 - whatever the value's own code raises
-                problems[name] = _blame(name, values[name], error, namespace, leave)
+                problems[name] = blame(name, values[name], error, namespace, leave)
                 order.remove(name)
                 break  # the pickler has noted objects that will not be in the stream
         else:
@@ -161,7 +133,8 @@ def dump_values(
             by_weight = sorted(order, key=lambda name: (name[0] != "<", weights[name]))
             passes += 1
             if by_weight == order or passes > 2:
-                return Dumped(_assemble(done, problems), problems, sender.numbered())
+                pieces, large = assemble(done, problems, beside)
+                return Dumped(pieces, large, problems, sender.numbered())
             order = by_weight
 
 
@@ -177,38 +150,6 @@ def _size(text: bytes, buffers: list[pickle.PickleBuffer]) -> int:
     return len(text) + sum(buffer.raw().nbytes for buffer in buffers)
 
 
-def _assemble(
-    done: Mapping[str, tuple[bytes, list[pickle.PickleBuffer]]], problems: Mapping[str, Exception]
-) -> list[Any]:
-    blobs: list[Any] = []
-    size = 0
-
-    def place(blob: Any) -> list[int]:
-        nonlocal size
-        start, length = size, memoryview(blob).nbytes
-        blobs.append(blob)
-        size += length
-        if gap := -size % _ALIGN:
-            blobs.append(bytes(gap))
-            size += gap
-        return [start, length]
-
-    names = {
-        name: {
-            "pickle": place(text),
-            "buffers": [
-                [*place(raw), raw.readonly] for raw in (buffer.raw() for buffer in buffers)
-            ],
-        }
-        for name, (text, buffers) in done.items()
-    }
-    header = json.dumps(
-        {"names": names, "problems": {name: str(error) for name, error in problems.items()}}
-    ).encode()
-    head = _MAGIC + len(header).to_bytes(8, "little") + header
-    return [head, bytes(-len(head) % _ALIGN), *blobs]
-
-
 def save_values(
     path: str | os.PathLike[str],
     values: Mapping[str, Any],
@@ -217,15 +158,25 @@ def save_values(
     leave: Collection[str] | None = (),
     known: Known | None = None,
     flush: bool = True,
+    let_go: bool = False,
 ) -> dict[str, str]:
     """Write named values to a file, whole or not at all; returns what is not in it, and why.
 
-    Without ``flush``, a large file may reach the disk only later.
+    Large buffers get files beside it. Without ``flush``, large files may reach the disk only
+    later. With ``let_go``, see ``Large.store``.
     """
-    dumped = dump_values(values, namespace=namespace, leave=leave, known=known)
-    partial = f"{os.fspath(path)}.part"
-    handle = os.open(partial, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    path = os.fspath(path)
+    dumped = dump_values(
+        values, namespace=namespace, leave=leave, known=known, beside=os.path.basename(path)
+    )
+    flush = flush or sum(large.size for large in dumped.large.values()) < SOON
+    partial = f"{path}.part"
     try:
+        for name, large in dumped.large.items():
+            beside = os.path.join(os.path.dirname(path), name)
+            large.store(beside, flush=flush, let_go=let_go)
+            large.note(beside)
+        handle = os.open(partial, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(handle, "wb") as file:
             for piece in dumped.pieces:
                 file.write(piece)
@@ -234,133 +185,14 @@ def save_values(
                 os.fsync(file.fileno())
         os.rename(partial, path)
     except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(partial)
+        for name in (partial, *(os.path.join(os.path.dirname(path), n) for n in dumped.large)):
+            with contextlib.suppress(OSError):
+                os.unlink(name)
         raise
     return {name: str(error) for name, error in dumped.problems.items()}
 
 
-# -- finding the culprit ----------------------------------------------------------------------
-
-
-def _blame(
-    name: str,
-    value: Any,
-    error: Exception,
-    namespace: Mapping[str, Any],
-    leave: Collection[str] | None,
-) -> Unpicklable:
-    """Follow the failure down to the smallest part that has it."""
-    deadline = time.monotonic() + _SEARCH_SECONDS
-    path, culprit, seen = name, value, {id(value)}
-    while time.monotonic() < deadline:
-        for label, part in _parts(culprit):
-            if id(part) in seen or time.monotonic() > deadline:
-                continue
-            seen.add(id(part))
-            try:
-                Sender(namespace, leave).dump(part)
-            except Exception as found:  # noqa: BLE001
-                path, culprit, error = path + label, part, found
-                break
-        else:
-            break
-    words = str(error) or type(error).__name__
-    return Unpicklable(name, path, type(culprit).__qualname__, words.splitlines()[0][:300])
-
-
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What an object is made of, each with how to write the step to it."""
-    if isinstance(value, dict):
-        yield from ((f"[{key!r}]", part) for key, part in list(value.items())[:1000])
-    elif isinstance(value, list | tuple):
-        yield from ((f"[{index}]", part) for index, part in enumerate(value[:1000]))
-    elif isinstance(value, set | frozenset):
-        yield from ((" (an element)", part) for part in list(value)[:1000])
-    if isinstance(value, types.FunctionType):
-        yield from _function_parts(value)
-        return
-    if isinstance(value, types.MethodType):
-        yield ".__self__", value.__self__
-        yield ".__func__", value.__func__
-        return
-    with contextlib.suppress(Exception):
-        yield from ((f".{key}", part) for key, part in list(vars(value).items())[:1000])
-    for owner in type(value).__mro__:
-        slots = owner.__dict__.get("__slots__", ())
-        for slot in (slots,) if isinstance(slots, str) else slots:
-            with contextlib.suppress(Exception):
-                yield f".{slot}", getattr(value, slot)
-    for attribute in ("func", "args", "keywords"):  # functools.partial
-        if type(value).__name__ == "partial":
-            yield f".{attribute}", getattr(value, attribute)
-
-
-def _function_parts(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    for cell, name in zip(function.__closure__ or (), function.__code__.co_freevars, strict=True):
-        with contextlib.suppress(ValueError):
-            yield f" (uses {name})", cell.cell_contents
-    codes = [function.__code__]
-    for code in codes:
-        codes += [const for const in code.co_consts if isinstance(const, types.CodeType)]
-        for name in code.co_names:
-            if name in function.__globals__:
-                yield f" (uses {name})", function.__globals__[name]
-    yield from ((" (a default)", part) for part in function.__defaults__ or ())
-
-
 # -- loading ----------------------------------------------------------------------------------
-
-
-class _Reader:
-    """The parts of one container."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-        if file.read(len(_MAGIC)) != _MAGIC:
-            raise ValueError("this is not a file of gpuqueue values, or of another version")
-        length = int.from_bytes(file.read(8), "little")
-        self.header = json.loads(file.read(length))
-        head = len(_MAGIC) + 8 + length
-        self._base = head + (-head % _ALIGN)
-        self._map: Any = None
-
-    def _mapped(self, start: int, size: int) -> Any:
-        """A part of the file in memory: it can be written to, and the file stays as it is."""
-        if self._map is None:
-            try:
-                length = os.fstat(self._file.fileno()).st_size
-                self._map = memoryview(mmap.mmap(self._file.fileno(), length, mmap.MAP_PRIVATE))
-            except (OSError, ValueError, AttributeError):
-                self._map = memoryview(b"")  # it is no file
-        view = self._map[self._base + start : self._base + start + size]
-        return view if len(view) == size else None
-
-    def _blob(self, start: int, size: int, *, readonly: bool = False) -> Any:
-        if size >= MAPPED and (view := self._mapped(start, size)) is not None:
-            return view.toreadonly() if readonly else view
-        # a bytearray, because an array over it can be written to
-        blob = bytearray(size)
-        self._file.seek(self._base + start)
-        view = memoryview(blob)
-        while view:
-            count = self._file.readinto(view)
-            if not count:
-                raise EOFError("the file of values is cut short")
-            view = view[count:]
-        return memoryview(blob).toreadonly() if readonly else blob
-
-    def size(self, name: str) -> int:
-        """Bytes of a name's pickle and buffers."""
-        entry = self.header["names"][name]
-        return int(entry["pickle"][1] + sum(size for _, size, _ in entry["buffers"]))
-
-    def pickle(self, name: str) -> bytearray:
-        return bytearray(self._blob(*self.header["names"][name]["pickle"]))
-
-    def buffers(self, name: str) -> Iterator[Any]:
-        for start, size, readonly in self.header["names"][name]["buffers"]:
-            yield self._blob(start, size, readonly=readonly)
 
 
 class _Memo(dict[int, Any]):
@@ -417,7 +249,7 @@ class _PatientUnpickler(pickle._Unpickler):  # noqa: SLF001
         return self._origins[number]
 
 
-def _load_all(reader: _Reader, names: list[str], origins: Mapping[int, Any]) -> Loaded:
+def _load_all(reader: Reader, names: list[str], origins: Mapping[int, Any]) -> Loaded:
     """The quick way: one unpickler over all names."""
     stream = io.BytesIO(b"".join(reader.pickle(name) for name in names))
     buffers = (buffer for name in names for buffer in reader.buffers(name))
@@ -426,14 +258,14 @@ def _load_all(reader: _Reader, names: list[str], origins: Mapping[int, Any]) -> 
     return Loaded(values, {}, unpickler.memo.copy())
 
 
-def _load_each(reader: _Reader, names: list[str], origins: Mapping[int, Any]) -> Loaded:
+def _load_each(reader: Reader, names: list[str], origins: Mapping[int, Any]) -> Loaded:
     """The patient way: a name that cannot be loaded costs itself and what shares with it."""
     values: dict[str, Any] = {}
     problems: dict[str, str] = {}
     memo = _Memo()
     for name in names:
         before = len(memo)
-        text = bytearray()
+        text: Any = b""
         try:
             text = reader.pickle(name)
             unpickler: Any = _PatientUnpickler(io.BytesIO(text), reader.buffers(name), origins)
@@ -452,7 +284,7 @@ def _load_each(reader: _Reader, names: list[str], origins: Mapping[int, Any]) ->
     return Loaded(values, problems, made)
 
 
-def _memoized(text: bytearray) -> int:
+def _memoized(text: Any) -> int:
     """How many objects a pickle puts into the memo; 0 if it is cut short."""
     try:
         return sum(op.name == "MEMOIZE" for op, _, _ in pickletools.genops(bytes(text)))
@@ -492,7 +324,7 @@ def parse_values(
     into
         The namespace that functions are attached to, instead of ``__main__``.
     """
-    reader = _Reader(file)
+    reader = Reader(file)
     problems: dict[str, str] = dict(reader.header["problems"])
     names = list(reader.header["names"])
     for index, name in enumerate(names):
@@ -505,7 +337,7 @@ def parse_values(
             del names[index:]
             break
     given = {} if origins is None else origins
-    with loading(into):
+    with loading(into), uncollected():
         try:
             loaded = _load_all(reader, names, given)
         except Exception:  # noqa: BLE001 - loading runs the user's own code

@@ -1,0 +1,249 @@
+"""What pickles between a notebook and a cell's job call when they are loaded.
+
+Pickle names these functions: their names, arguments and this module are part of the format of the
+files (``container.py``). Some of them keep what a load has made so far, see ``loading``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import pickle
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from cloudpickle import cloudpickle as inner
+
+__all__ = [
+    "DEVICE",
+    "fill_class",
+    "fill_exception",
+    "fill_function",
+    "fill_tensor",
+    "is_filled",
+    "load_whole",
+    "loading",
+    "main_namespace",
+    "make_array",
+    "make_cached",
+    "make_cell",
+    "make_class",
+    "make_exception",
+    "make_storage",
+    "make_tensor",
+    "make_view",
+    "make_weakref",
+]
+
+DEVICE = "_gpuqueue_device"
+"""On a tensor: the device that it was on in the job, where this process has it on the CPU."""
+
+_OWNED = 1 << 20
+"""Bytes of an array below which it owns its memory."""
+
+_target: list[dict[str, Any]] = []
+
+
+def main_namespace() -> dict[str, Any]:
+    """The namespace to which loaded functions of ``__main__`` are attached."""
+    return _target[-1] if _target else sys.modules["__main__"].__dict__
+
+
+@contextlib.contextmanager
+def loading(into: dict[str, Any] | None = None) -> Iterator[None]:
+    """Begin a load; with ``into``, functions are attached to that namespace."""
+    _filled.clear()
+    if into is None:
+        yield
+        return
+    _target.append(into)
+    try:
+        yield
+    finally:
+        _target.pop()
+
+
+_fresh: dict[int, type] = {}
+_filled: set[int] = set()
+"""Functions and classes that the load in progress has finished, by id."""
+
+
+def is_filled(value: Any) -> bool:
+    """Whether the load in progress has finished a function or class."""
+    return id(value) in _filled
+
+
+def make_class(maker: Callable[..., type], *args: Any) -> type:
+    """Make a class by value, or find the one that this process knows under its tracking id."""
+    known = args[-2] in inner._DYNAMIC_CLASS_TRACKER_BY_ID  # noqa: SLF001 - there is no public way
+    made = maker(*args)
+    if not known:
+        _fresh[id(made)] = made
+    return made
+
+
+def fill_class(made: type, state: Any) -> type:
+    """Fill a class that has just been made; one that was here before keeps what it has."""
+    if _fresh.pop(id(made), None) is not None:
+        inner._class_setstate(made, state)  # noqa: SLF001
+    _filled.add(id(made))
+    return made
+
+
+def fill_function(made: types.FunctionType, state: Any) -> None:
+    """Fill a function; what the namespace it joins has already, stays as it is.
+
+    A function that is known here, and was changed by the cell, is what ``made`` is then.
+    """
+    there = made.__globals__
+    builtins = there.get("__builtins__")
+    plain, slots = state
+    carried = slots["__globals__"]
+    slots["__globals__"] = {n: value for n, value in carried.items() if n not in there}
+    for cell, content in zip(made.__closure__ or (), slots["__closure__"] or (), strict=False):
+        if content:
+            cell.cell_contents = content[0]
+    slots["__closure__"] = None
+    for name in [name for name in vars(made) if name not in plain]:
+        delattr(made, name)
+    inner._function_setstate(made, state)  # noqa: SLF001
+    if builtins is not None:
+        there["__builtins__"] = builtins
+    _filled.add(id(made))
+
+
+def make_weakref(value: Any) -> Any:
+    """A weak reference; a dead one to nothing."""
+    return weakref.ref(value if value is not None else types.SimpleNamespace())
+
+
+def make_cell() -> types.CellType:
+    """A cell of a closure; the functions that share it fill it."""
+    return types.CellType()
+
+
+def make_cached(function: Any, most: int | None, typed: bool) -> Any:
+    """A function with ``functools.lru_cache``, its cache empty."""
+    if (most, typed) == (128, False):
+        return functools.lru_cache(function)
+    return functools.lru_cache(most, typed)(function)
+
+
+def make_array(data: Any, dtype: Any, shape: Any, order: Any) -> Any:
+    """An array over bytes that have come; a small one owns its memory, as one expects."""
+    import numpy as np
+
+    # not by frombuffer and reshape, which would leave an array behind this one
+    made: Any = np.ndarray(shape, dtype, data, order=order)
+    if made.nbytes >= _OWNED:
+        return made
+    own = made.copy(order)
+    own.flags.writeable = made.flags.writeable
+    return own
+
+
+def make_exception(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    """An exception, without asking its constructor, which may want other arguments."""
+    return kind.__new__(kind, *args)
+
+
+def fill_exception(made: BaseException, state: Any) -> None:
+    """What an exception has beside its arguments."""
+    made.__cause__, made.__context__, made.__suppress_context__ = state[:3]
+    vars(made).update(state[3])
+
+
+def make_view(  # noqa: PLR0917
+    base: Any, offset: int, dtype: Any, shape: Any, strides: Any, write: bool
+) -> Any:
+    """An array over the memory of another one."""
+    import numpy as np
+
+    view = np.ndarray(shape, dtype, base if base.flags.c_contiguous else base.T, offset, strides)
+    if not write:
+        view.flags.writeable = False
+    return view
+
+
+def load_whole(text: bytes, buffers: list[Any]) -> Any:
+    """An object that was pickled by itself."""
+    return pickle.loads(text, buffers=buffers)
+
+
+def make_storage(data: Any, device: str) -> Any:
+    """Memory for tensors, over bytes that have come; on its device where that may be used."""
+    import torch
+
+    if not len(data):
+        return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
+    whole = torch.frombuffer(data, dtype=torch.uint8)
+    return (whole.to(device) if _may_use(torch, device) else whole).untyped_storage()
+
+
+def _may_use(torch: Any, device: str) -> bool:
+    if not device.startswith("cuda"):
+        return False
+    # a notebook must not take a GPU by reading a result; the job that it sends it to may
+    return bool(
+        torch.cuda.is_initialized()
+        or ("GPUQUEUE_JOB_ID" in os.environ and torch.cuda.is_available())
+    )
+
+
+def make_tensor(  # noqa: PLR0917 - pickle names no arguments
+    kind: type,
+    storage: Any,
+    dtype: Any,
+    offset: int,
+    size: Any,
+    stride: Any,
+    grad: bool,
+    device: str,
+    graph: str,
+) -> Any:
+    """A tensor over memory that has come."""
+    import torch
+
+    made = torch.empty(0, dtype=dtype, device=storage.device)
+    made.set_(storage, offset, size, stride)
+    if graph:
+        made = _with_lost_graph(made, graph)
+    elif kind is torch.nn.Parameter:
+        made = torch.nn.Parameter(made, requires_grad=grad)
+    elif grad:
+        made.requires_grad_(grad)
+    if device != "cpu" and storage.device.type == "cpu":
+        setattr(made, DEVICE, device)  # read when it is sent to the next job
+    return made
+
+
+def fill_tensor(tensor: Any, state: Any) -> None:
+    """What a tensor has beside its numbers."""
+    if "grad" in state:
+        tensor.grad = state["grad"]
+    vars(tensor).update(state["vars"])
+
+
+def _with_lost_graph(tensor: Any, graph: str) -> Any:
+    import torch
+
+    class _StayedInJob(torch.autograd.Function):
+        @staticmethod
+        def forward(_: Any, value: Any, __: Any) -> Any:
+            return value.view_as(value)
+
+        @staticmethod
+        def backward(_: Any, *__: Any) -> Any:
+            raise RuntimeError(
+                f"what this tensor was computed from ({graph}) stayed in the job that computed it; "
+                "call backward() in the same cell"
+            )
+
+    with torch.enable_grad():
+        return _StayedInJob.apply(  # type: ignore[no-untyped-call]
+            tensor, torch.empty(0, requires_grad=True)
+        )
