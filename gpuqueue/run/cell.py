@@ -17,8 +17,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, Protocol
 
 from gpuqueue.run.cellkernel import FRAME
 from gpuqueue.run.celloutput import Outputs
@@ -26,10 +26,41 @@ from gpuqueue.run.cellwork import VALUES
 from gpuqueue.run.files import OUTPUTS, read_json, write_json
 from gpuqueue.run.kernels import remove_when_told_to_end, short_folder
 
-__all__ = ["CellKernel", "run"]
+__all__ = ["CellKernel", "CellRun", "Process", "leave", "run", "start_fresh"]
 
 _STOP_PATIENCE = 10.0
 _PORTS = ("shell", "iopub", "stdin", "control", "hb")
+
+
+class Process(Protocol):
+    """What is needed of ``subprocess.Popen``."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+
+    def wait(self) -> int:
+        """Wait for its end; its exit code."""
+
+    def kill(self) -> None:
+        """End it, if it still runs."""
+
+
+Start = Callable[[str, int, int], Process]
+"""Starts a kernel, given its folder and the descriptors for orders and reports."""
+
+
+def start_fresh(folder: str, orders: int, reports: int) -> Process:
+    """Start a kernel in an interpreter of its own."""
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cellkernel.py")
+    return subprocess.Popen(
+        [sys.executable, "-P", script, folder, str(orders), str(reports)],
+        pass_fds=(orders, reports),
+        env={**os.environ, "JPY_PARENT_PID": str(os.getpid())},
+        # as a server starts kernels: an interrupt goes to the kernel and its children
+        start_new_session=True,
+    )
 
 
 class CellKernel:
@@ -41,7 +72,7 @@ class CellKernel:
         The kernel's process.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, start: Start) -> None:
         # paths of sockets are limited to about 100 bytes, so not in the job's directory
         self.folder = tempfile.mkdtemp(prefix="gq-", dir=short_folder())
         connection: dict[str, Any] = {
@@ -57,14 +88,7 @@ class CellKernel:
         orders, self._orders = os.pipe()
         self._reports, reports = os.pipe()
         self._wake, self._gone = os.pipe()
-        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cellkernel.py")
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", script, self.folder, str(orders), str(reports)],
-            pass_fds=(orders, reports),
-            env={**os.environ, "JPY_PARENT_PID": str(os.getpid())},
-            # as a server starts kernels: an interrupt goes to the kernel and its children
-            start_new_session=True,
-        )
+        self.process = start(self.folder, orders, reports)
         os.close(orders)
         os.close(reports)
         os.set_blocking(self._reports, False)
@@ -153,7 +177,9 @@ class CellKernel:
 class CellRun:
     """One run of one cell, from start to exit code."""
 
-    def __init__(self, job_dir: str, attempt: str, spec: Mapping[str, Any]) -> None:
+    def __init__(
+        self, job_dir: str, attempt: str, spec: Mapping[str, Any], start: Start = start_fresh
+    ) -> None:
         self.job_dir = job_dir
         self.attempt = attempt
         self.spec = spec
@@ -163,7 +189,8 @@ class CellRun:
         os.set_blocking(self._wakeup_end, False)
         signal.set_wakeup_fd(self._wakeup_end, warn_on_full_buffer=False)
         signal.signal(signal.SIGINT, self._on_interrupt)
-        self.kernel = CellKernel()
+        self._start = start
+        self.kernel = CellKernel(start)
         remove_when_told_to_end(self.kernel.folder)
         self.outputs = Outputs(os.path.join(attempt, OUTPUTS))
 
@@ -174,9 +201,9 @@ class CellRun:
 
     def run(self) -> int:
         """Do all of it; the exit code, negative for the signal that ended the kernel."""
-        kernel = self.kernel
-        if not self._await("gpuqueue_ready"):
+        if not self._await("gpuqueue_ready") and not self._started_anew():
             return self._dead_or_interrupted()
+        kernel = self.kernel
         kernel.order("prepare", job_dir=self.job_dir, attempt=self.attempt)
         prepared = self._await("gpuqueue_reply")
         kernel.remove()  # all that need its sockets are connected
@@ -210,6 +237,15 @@ class CellRun:
         if not reason:
             return 0
         return 130 if content.get("ename") == "KeyboardInterrupt" else 1
+
+    def _started_anew(self) -> bool:
+        """Start a kernel that came of a spare one and failed before anything had run, afresh."""
+        if self.interrupts or self._start is start_fresh or self.kernel.process.poll() is None:
+            return False
+        self.kernel.remove()
+        self.kernel = CellKernel(start_fresh)
+        remove_when_told_to_end(self.kernel.folder)
+        return self._await("gpuqueue_ready") is not None
 
     def _await(self, kind: str, *, patient: bool = False) -> dict[str, Any] | None:
         """Write down reports until one of that kind comes; None if the kernel is gone.
@@ -296,7 +332,8 @@ class CellRun:
         )
 
 
-def _leave(code: int) -> NoReturn:
+def leave(code: int) -> NoReturn:
+    """End this process as the kernel ended: with that exit code, or of that signal."""
     sys.stdout.flush()
     if code < 0:
         # end as the kernel did, so that the job's exit code tells; one core file is enough
@@ -313,4 +350,4 @@ def _leave(code: int) -> NoReturn:
 
 def run(job_dir: str, attempt: str, spec: Mapping[str, Any]) -> NoReturn:
     """Run the cell; exit 0 if it raised nothing, 1 if it did, 130 if it was interrupted."""
-    _leave(CellRun(job_dir, attempt, spec).run())
+    leave(CellRun(job_dir, attempt, spec).run())

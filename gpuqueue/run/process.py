@@ -20,6 +20,7 @@ __all__ = [
     "alive",
     "boot_id",
     "children_map",
+    "die_with_parent",
     "descendants",
     "identify",
     "marked",
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 _LINUX = sys.platform.startswith("linux")
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -191,3 +193,10 @@ def adopt_orphans() -> bool:
     """Make orphaned descendants children of this process; whether the system can do that."""
     prctl = _prctl()
     return prctl is not None and prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+
+
+def die_with_parent() -> None:
+    """Have this process killed when the one that started it ends, where the system can do that."""
+    prctl = _prctl()
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

@@ -22,9 +22,10 @@ from gpuqueue.run.logfile import LogFile
 from gpuqueue.run.process import adopt_orphans, descendants, identify
 from gpuqueue.run.wake import ring
 
-__all__ = ["Runner"]
+__all__ = ["DEFAULTED", "Runner"]
 
-_DEFAULTED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
+DEFAULTED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
+"""Signals that a payload starts with as if nobody had touched them."""
 
 
 def _posix_spawn(program: str, argv: list[str], env: dict[str, str], sink: int) -> int:
@@ -37,12 +38,12 @@ def _posix_spawn(program: str, argv: list[str], env: dict[str, str], sink: int) 
     try:
         return os.posix_spawn(
             program, argv, env, file_actions=actions, setsid=True, setsigmask=[],
-            setsigdef=_DEFAULTED,
+            setsigdef=DEFAULTED,
         )  # fmt: skip
     except NotImplementedError:  # a system that cannot start a session this way
         return os.posix_spawn(
             program, argv, env, file_actions=actions, setpgroup=0, setsigmask=[],
-            setsigdef=_DEFAULTED,
+            setsigdef=DEFAULTED,
         )  # fmt: skip
 
 
@@ -177,7 +178,7 @@ class Runner:
             if "umask" in spec:
                 os.umask(spec["umask"])
             env["PWD"] = spec["cwd"]
-            self.payload = _posix_spawn(spec["program"], spec["argv"], env, sink)
+            self.payload = self._begin(spec, env, sink)
         except (OSError, ValueError) as error:
             self.status = -1
             words = error.strerror if isinstance(error, OSError) else str(error)
@@ -190,6 +191,10 @@ class Runner:
             self._signal_payload(signal.SIGTERM)
         elif self.asked:
             self._interrupt()
+
+    def _begin(self, spec: Mapping[str, Any], env: dict[str, str], sink: int) -> int:
+        """Start the payload's process; its pid."""
+        return _posix_spawn(spec["program"], spec["argv"], env, sink)
 
     def _name_payload(self) -> None:
         """Say which process the payload is, for when this one is killed."""
