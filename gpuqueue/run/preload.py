@@ -157,7 +157,8 @@ def _file_of(module: Any) -> str | None:
         path = module.__file__
     except Exception:  # noqa: BLE001 - a module may be any object
         return None
-    return path if isinstance(path, str) else None
+    # torch.ops and the like are no files
+    return path if isinstance(path, str) and os.path.isabs(path) else None
 
 
 def _listed(folder: str) -> list[str]:

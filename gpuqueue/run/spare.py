@@ -280,7 +280,7 @@ class Spare:
         if not child:
             _in_child(self._trial)
         handle = os.pidfd_open(child)
-        ready, _, _ = select.select([handle, self._orders], [], [], _TRIAL)
+        ready, _, _ = select.select([handle], [], [], _TRIAL)
         if handle not in ready:
             os.kill(child, signal.SIGKILL)
         os.close(handle)
