@@ -72,7 +72,7 @@ class CellKernel:
         The kernel's process.
     """
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: Start = start_fresh) -> None:
         # paths of sockets are limited to about 100 bytes, so not in the job's directory
         self.folder = tempfile.mkdtemp(prefix="gq-", dir=short_folder())
         connection: dict[str, Any] = {
@@ -175,10 +175,23 @@ class CellKernel:
 
 
 class CellRun:
-    """One run of one cell, from start to exit code."""
+    """One run of one cell, from start to exit code.
+
+    Parameters
+    ----------
+    spare
+        A kernel that is ready, to take instead of a fresh one.
+    words
+        What to tell that one besides when it is to prepare for the cell.
+    """
 
     def __init__(
-        self, job_dir: str, attempt: str, spec: Mapping[str, Any], start: Start = start_fresh
+        self,
+        job_dir: str,
+        attempt: str,
+        spec: Mapping[str, Any],
+        spare: CellKernel | None = None,
+        words: Mapping[str, Any] | None = None,
     ) -> None:
         self.job_dir = job_dir
         self.attempt = attempt
@@ -189,8 +202,9 @@ class CellRun:
         os.set_blocking(self._wakeup_end, False)
         signal.set_wakeup_fd(self._wakeup_end, warn_on_full_buffer=False)
         signal.signal(signal.SIGINT, self._on_interrupt)
-        self._start = start
-        self.kernel = CellKernel(start)
+        self._words = words or {}
+        self._ready = spare is not None and spare.process.poll() is None
+        self.kernel = spare if spare is not None and self._ready else CellKernel()
         remove_when_told_to_end(self.kernel.folder)
         self.outputs = Outputs(os.path.join(attempt, OUTPUTS))
 
@@ -201,10 +215,11 @@ class CellRun:
 
     def run(self) -> int:
         """Do all of it; the exit code, negative for the signal that ended the kernel."""
-        if not self._await("gpuqueue_ready") and not self._started_anew():
-            return self._dead_or_interrupted()
         kernel = self.kernel
-        kernel.order("prepare", job_dir=self.job_dir, attempt=self.attempt)
+        if not self._ready and not self._await("gpuqueue_ready"):
+            return self._dead_or_interrupted()
+        words = self._words if self._ready else {}
+        kernel.order("prepare", job_dir=self.job_dir, attempt=self.attempt, **words)
         prepared = self._await("gpuqueue_reply")
         kernel.remove()  # all that need its sockets are connected
         if not prepared:
@@ -237,15 +252,6 @@ class CellRun:
         if not reason:
             return 0
         return 130 if content.get("ename") == "KeyboardInterrupt" else 1
-
-    def _started_anew(self) -> bool:
-        """Start a kernel that came of a spare one and failed before anything had run, afresh."""
-        if self.interrupts or self._start is start_fresh or self.kernel.process.poll() is None:
-            return False
-        self.kernel.remove()
-        self.kernel = CellKernel(start_fresh)
-        remove_when_told_to_end(self.kernel.folder)
-        return self._await("gpuqueue_ready") is not None
 
     def _await(self, kind: str, *, patient: bool = False) -> dict[str, Any] | None:
         """Write down reports until one of that kind comes; None if the kernel is gone.

@@ -109,7 +109,8 @@ class Driver:
             code, silent = order["source"], False
         else:
             self.order = order
-            code = f"__import__('gpuqueue.run.cellwork', fromlist=['_']).{order['do']}()"
+            module = order.get("module", "gpuqueue.run.cellwork")
+            code = f"__import__({module!r}, fromlist=['_']).{order['do']}()"
             silent = True
         return {
             "code": code,

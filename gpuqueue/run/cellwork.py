@@ -15,7 +15,8 @@ from typing import Any
 from gpuqueue.run.files import RESULT, read_json, write_json
 
 __all__ = [
-    "IPYTHON_NAMES", "VALUES", "finish", "hidden_names", "own_magics", "prepare", "setup",
+    "IPYTHON_NAMES", "VALUES", "driver_order", "finish", "hidden_names", "own_magics", "prepare",
+    "setup",
 ]  # fmt: skip
 
 VALUES = "values.json"
@@ -70,6 +71,11 @@ def setup(shell: Any, driver: Any) -> None:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError):
                 os.dup2(nowhere.fileno(), stream._original_stdstream_copy)  # type: ignore[union-attr]  # noqa: SLF001
+
+
+def driver_order() -> Mapping[str, Any]:
+    """The order that is being carried out."""
+    return _Work.driver.order  # type: ignore[no-any-return]
 
 
 def hidden_names(namespace: Mapping[str, Any], hidden: Mapping[str, Any]) -> set[str]:

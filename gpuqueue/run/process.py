@@ -195,8 +195,8 @@ def adopt_orphans() -> bool:
     return prctl is not None and prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 
 
-def die_with_parent() -> None:
+def die_with_parent(*, on: bool = True) -> None:
     """Have this process killed when the one that started it ends, where the system can do that."""
     prctl = _prctl()
     if prctl is not None:
-        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL) if on else 0, 0, 0, 0)

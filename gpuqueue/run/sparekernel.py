@@ -12,12 +12,17 @@ import gc
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from importlib import invalidate_caches
 from typing import Any
 
 from gpuqueue.run.cellkernel import OPTIONS, app_class, start
+from gpuqueue.run.environ import Mark
+from gpuqueue.run.process import die_with_parent
 
-__all__ = ["end_orderly", "finish_in_fork", "kernel_ahead", "prepared_stream"]
+__all__ = [
+    "become", "end_orderly", "finish_in_fork", "kernel_ahead", "prepare", "prepared_stream", "warm",
+]  # fmt: skip
 
 _streams: dict[str, Any] = {}
 """What ``sys.stdout`` and ``sys.stderr`` are ahead and stay in the fork: libraries keep them."""
@@ -103,21 +108,64 @@ def kernel_ahead() -> Any:
     return app
 
 
-def finish_in_fork(app: Any, folder: str, orders: int, reports: int) -> None:
-    """Be the kernel until it is told to stop. In a fork of the process that ``app`` was made in."""
+class _Fork:
+    app: Any = None
+    mark: Mark
+
+
+def finish_in_fork(app: Any, mark: Mark, folder: str, orders: int, reports: int) -> None:
+    """Be the kernel until it is told to stop. In a fork of the process that ``app`` was made in.
+
+    It does not know its job before it is told to ``prepare``.
+    """
     import asyncio
 
-    shell = app.shell_ahead
+    _Fork.app, _Fork.mark = app, mark
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     # a library may have made one as it was imported, which would be shared with other forks
     asyncio.set_event_loop(asyncio.new_event_loop())
+    app.connection_file = os.path.join(folder, "kernel.json")
+    app.parent_handle = os.getppid()
+    app.init_code = lambda: None  # the user's own startup files run in the job's surroundings
+    start(app, folder, orders, reports)
+
+
+def warm() -> None:
+    """Do what takes longer when it is done for the first time."""
+    from gpuqueue.run import ambient
+
+    ambient.take()
+
+
+def prepare() -> None:
+    """Become the kernel of a job, then do what any kernel does to prepare for its cell."""
+    from gpuqueue.run import cellwork
+
+    app, shell, order = _Fork.app, _Fork.app.shell, cellwork.driver_order()
+    die_with_parent(on=False)  # from here on the runner sees to its end
+    become(order["env"], order["cwd"], order["umask"])
+    os.environ["JPY_PARENT_PID"] = str(os.getppid())
+    _Fork.mark.set(order["attempt"])
     invalidate_caches()
     shell.init_environment()
     shell.starting_dir = os.getcwd()
     app.user_ns["_dh"][:] = [os.getcwd()]
-    app.connection_file = os.path.join(folder, "kernel.json")
-    app.parent_handle = os.getppid()
-    start(app, folder, orders, reports)
+    app.init_gui_pylab()
+    del app.init_code
+    app.init_code()
+    cellwork.prepare()
+
+
+def become(env: Mapping[str, str], cwd: str, umask: int | None) -> None:
+    """Have the surroundings of a process that was started with these."""
+    for name in os.environ.keys() - env.keys():
+        del os.environ[name]
+    for name, value in env.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+    os.chdir(cwd)
+    if umask is not None:
+        os.umask(umask)
 
 
 def end_orderly(namespace: dict[str, Any], ahead: set[str]) -> None:
