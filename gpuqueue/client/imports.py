@@ -14,7 +14,8 @@ __all__ = ["IMPORTS", "spare_files", "spare_words"]
 IMPORTS = "imports"
 """The file in the job's directory."""
 
-_last: tuple[tuple[int, str], bytes] = ((0, ""), b"")
+_known: dict[tuple[int, str], bytes] = {}
+"""The content for the modules as they were last."""
 
 
 def spare_words() -> dict[str, Any]:
@@ -25,21 +26,21 @@ def spare_words() -> dict[str, Any]:
 
 def spare_files() -> dict[str, bytes]:
     """For the job's directory: names of imported library modules, in the order of their import."""
-    global _last
     if not sys.platform.startswith("linux"):
         return {}
     # a notebook with torch has 3,000 modules; they are looked through when some have come
     state = len(sys.modules), next(reversed(sys.modules))
-    if _last[0] != state:
-        _last = state, packed(_installed())
-    return {IMPORTS: _last[1]}
+    if state not in _known:
+        _known.clear()
+        _known[state] = packed(_installed())
+    return {IMPORTS: _known[state]}
 
 
 def _installed() -> list[str]:
     places = installed_places()
     found = []
     for name, module in list(sys.modules.items()):
-        spec = getattr(module, "__spec__", None)
+        spec: Any = getattr(module, "__spec__", None)
         origin = getattr(spec, "origin", None)
         if not isinstance(origin, str) or spec.name != name or name.startswith(LEFT_OUT):
             continue

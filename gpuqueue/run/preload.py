@@ -7,11 +7,13 @@ same path, unchanged since, and nothing of the user's own. Where that is in doub
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import sys
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import Any
 
@@ -96,13 +98,17 @@ class Preloaded:
         before = list(sys.path)
         sys.path[:] = self._path
         try:
-            for name in names:
-                if name not in sys.modules and not name.startswith(LEFT_OUT):
-                    self._import(name)
+            with _temporary_files() as made:
+                for name in names:
+                    if name not in sys.modules and not name.startswith(LEFT_OUT):
+                        self._import(name)
         finally:
             sys.path[:] = before
         self.roots.update(names)
         self._stamp()
+        if left := [path for path in made if os.path.exists(path)]:
+            # the first cell to end would remove them for all
+            raise Unfit(f"a library makes {left[0]} as it is imported")
         if held := [name for name in _open_files() if name.startswith(_ACCELERATORS)]:
             raise Unfit(f"a library opens {held[0]} as it is imported")
 
@@ -150,6 +156,32 @@ class Preloaded:
                 name = entry.partition(".")[0]
                 if name in ahead and _is_module(os.path.join(folder, entry)):
                     raise Unfit(f"{os.path.join(folder, entry)} comes before what was imported")
+
+
+@contextlib.contextmanager
+def _temporary_files() -> Iterator[list[str]]:
+    """Paths of the temporary files and folders that are made meanwhile."""
+    import tempfile
+
+    made: list[str] = []
+    makers: dict[str, Any] = {name: getattr(tempfile, name) for name in ("mkdtemp", "mkstemp")}
+
+    def noting(make: Any) -> Any:
+        @functools.wraps(make)
+        def noted(*args: Any, **words: Any) -> Any:
+            result = make(*args, **words)
+            made.append(os.fsdecode(result if isinstance(result, str | bytes) else result[1]))
+            return result
+
+        return noted
+
+    for name, make in makers.items():
+        setattr(tempfile, name, noting(make))
+    try:
+        yield made
+    finally:
+        for name, make in makers.items():
+            setattr(tempfile, name, make)
 
 
 def _file_of(module: Any) -> str | None:

@@ -1,9 +1,9 @@
 """A spare kernel: a process with a notebook's libraries imported, which forks for each cell.
 
-Run by path, by the launcher: orders come on descriptor 0, what is to be told goes out on 3, both
-as lines. It forks a runner, which forks the job's payload, which forks the kernel: each is to the
-others, and to the controller, what it is without a spare kernel. Runner and payload of the next job
-are forked ahead and wait.
+Started by the launcher (``spares.py``). Orders come on descriptor 0, what is to be told goes out on
+3, both as lines. It forks a runner, which forks the job's payload, which forks the kernel
+(``sparejob.py``): each is to the others, and to the controller, what it is without a spare kernel.
+Those of the next job are forked ahead and wait.
 
 ======================  ====================================================================
 line in (JSON)          what it does
@@ -28,24 +28,18 @@ It ends with the pipe from the launcher, whoever has been killed.
 
 from __future__ import annotations
 
-import os
-import sys
-
-if __name__ == "__main__":
-    # __main__ is to become the notebook's
-    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    from gpuqueue.run.spare import main
-
-    main()
-
 import contextlib
 import ctypes
 import gc
 import json
+import os
 import select
 import signal
 import socket
+import sys
+import weakref
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Any, NoReturn
 
 from gpuqueue.run.environ import Mark
@@ -53,10 +47,15 @@ from gpuqueue.run.memory import free_memory, own_memory
 from gpuqueue.run.preload import Preloaded, Unfit, unpacked
 from gpuqueue.run.process import die_with_parent
 from gpuqueue.run.sparejob import Image, in_child, lines_of, start_runner, try_kernel
+from gpuqueue.run.sparekernel import kernel_ahead
 
 __all__ = ["main"]
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_OF_EVERY_KERNEL = (
+    "cloudpickle", "jupyter_client.session", "zmq", "gpuqueue.magics", "gpuqueue.magics.complete",
+    "gpuqueue.run.ambient", "gpuqueue.run.changes", "gpuqueue.run.values",
+)  # fmt: skip
 _TRIAL = 20.0
 _LOOK = 10.0
 
@@ -102,15 +101,8 @@ class Spare:
         own = _descriptors()
         # a library that looks for one finds none, as in a kernel that nobody can debug
         sys.modules["debugpy"] = None  # type: ignore[assignment]
-        # what a kernel imports for every cell
-        import cloudpickle  # noqa: F401
-        import jupyter_client.session
-        import zmq  # noqa: F401
-
-        import gpuqueue.magics
-        from gpuqueue.run import ambient, changes, values  # noqa: F401
-        from gpuqueue.run.sparekernel import kernel_ahead
-
+        for name in _OF_EVERY_KERNEL:
+            import_module(name)
         with _folder(self._cwd):
             app = kernel_ahead()
         del sys.modules["debugpy"]
@@ -139,6 +131,9 @@ class Spare:
     def _settle(self) -> None:
         """See that what there is now can be shared, and fork the next runner."""
         gc.collect()
+        for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # noqa: SLF001
+            # what a library has made is not for the first cell that ends to take down
+            finalizer.atexit = False
         gc.freeze()  # a fork then copies fewer pages when it looks for garbage
         ctypes.CDLL(None).fflush(None)  # or each fork would write what a library has left there
         if (size := own_memory()) > self._limit:

@@ -233,7 +233,8 @@ def _be_payload(image: Image, channel: socket.socket) -> int:
     job_dir = os.path.dirname(attempt)
     spec = read_json(os.path.join(job_dir, "spec.json"))
     words["module"] = "gpuqueue.run.sparekernel"
-    leave(CellRun(job_dir, attempt, spec, kernel, words).run())
+    code = CellRun(job_dir, attempt, spec, kernel, words).run()
+    return leave(code)
 
 
 def _ready_kernel(image: Image) -> CellKernel | None:
@@ -265,7 +266,7 @@ def _told(kernel: CellKernel, wakeup: int, kind: str) -> bool:
     while (reports := kernel.reports(wakeup)) is not None:
         for report in reports:
             if report["type"] == kind:
-                return report["content"].get("status", "ok") == "ok"
+                return bool(report["content"].get("status", "ok") == "ok")
     return False
 
 

@@ -74,10 +74,14 @@ def kernel_ahead() -> Any:
 
         configured = False
 
+        def initialize_ahead(self, argv: Any) -> None:
+            """Do it now."""
+            Configured.initialize(self, argv)
+
         def initialize(self, argv: Any = None) -> None:
             """Do what is left of it."""
             if not self.configured:
-                super().initialize(argv)
+                super().initialize(argv)  # type: ignore[no-untyped-call]
                 self.configured = True
 
     class AheadApp(app_class(), Configured):  # type: ignore[misc]
@@ -89,7 +93,7 @@ def kernel_ahead() -> Any:
             self.shell.kernel = self.shell.parent = self.kernel
 
     app: Any = AheadApp.instance()
-    Configured.initialize(app, ["-f", "later.json", *OPTIONS])
+    app.initialize_ahead(["-f", "later.json", *OPTIONS])
     app.init_pdb()
     shell: Any = ZMQInteractiveShell.instance(
         parent=app, profile_dir=app.profile_dir, user_module=None, user_ns={},

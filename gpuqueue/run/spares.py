@@ -132,8 +132,10 @@ class _Spare:
             (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
             (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
         ]  # fmt: skip
+        root = os.path.dirname(os.path.dirname(_HERE))
+        code = f"import sys; sys.path.append({root!r}); from gpuqueue.run.spare import main; main()"
         pid = os.posix_spawn(
-            spec["program"], [spec["program"], "-P", os.path.join(_HERE, "spare.py")], env,
+            spec["program"], [spec["program"], "-P", "-c", code], env,
             file_actions=actions, setsid=True, setsigmask=[],
             setsigdef=[signal.SIGCHLD, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE],
         )  # fmt: skip
@@ -222,9 +224,7 @@ class Spares:
         """Seconds until ``heed`` has something to do without any of ``handles``."""
         now = time.monotonic()
         due = [spare.used + self._limits.idle for spare in self._kept.values()]
-        due += [
-            at + _PATIENCE for spare in self._kept.values() for at, _ in spare.pending.values()
-        ]
+        due += [at + _PATIENCE for spare in self._kept.values() for at, _ in spare.pending.values()]
         return max(0.0, min(due) - now) if due else None
 
     def heed(self, ready: list[int]) -> None:
