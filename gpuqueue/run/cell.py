@@ -84,7 +84,7 @@ class CellKernel:
             "key": os.urandom(16).hex(),
             "signature_scheme": "hmac-sha256",
         }
-        write_json(os.path.join(self.folder, "kernel.json"), connection)
+        write_json(os.path.join(self.folder, "kernel.json"), connection, flush=False)
         orders, self._orders = os.pipe()
         self._reports, reports = os.pipe()
         self._wake, self._gone = os.pipe()
@@ -335,6 +335,7 @@ class CellRun:
                 "problems": told.get("problems", {}),
                 "deleted": told.get("deleted", []),
             },
+            flush=not self.spec.get("waited"),  # as the result that it is about
         )
 
 

@@ -218,6 +218,7 @@ def finish() -> None:
             "problems": told | missing,
             "deleted": [name for name in work.before if _was_deleted(name)],
         },
+        flush=False,  # read by the process beside this one, and not again
     )
 
 
