@@ -17,7 +17,7 @@ from nbclient import NotebookClient
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
-from transparency import wait_for_spare  # noqa: E402 - it is no package
+from transparency import wait_for_spare
 
 
 class Ran:

@@ -274,6 +274,7 @@ def test_there_is_none_where_the_setting_says_so(home: Home, tmp_path: Path) -> 
             assert "gpuqueue.run.spare " not in book.gpu(f"print({WHENCE})").stream()
             assert not forked_kernels(home)
         configure(home, spare_kernels=1, spare_memory="64M")
+        until(lambda: book.ok("%%gpu\npass") and spares(home), what="one is started")
         by_spare(book, home)
         configure(home, spare_kernels=0, spare_memory="64M")
         until(lambda: not forked_kernels(home), what="it is gone")
