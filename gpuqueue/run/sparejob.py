@@ -30,6 +30,7 @@ from gpuqueue.run.sparekernel import become, end_orderly, finish_in_fork
 
 __all__ = ["Image", "in_child", "lines_of", "start_runner", "try_kernel"]
 
+_PATIENCE = 15.0
 _HELD_BACK = {signal.SIGTERM, signal.SIGINT}
 
 
@@ -238,7 +239,7 @@ def _be_payload(image: Image, channel: socket.socket) -> int:
 
 
 def _ready_kernel(image: Image) -> CellKernel | None:
-    """Fork a kernel and wait until it is ready; None if it fails."""
+    """Fork a kernel and wait until it is ready; None if it fails, or takes far too long."""
 
     def fork(folder: str, orders: int, reports: int) -> _Child:
         pid = os.fork()
@@ -247,23 +248,28 @@ def _ready_kernel(image: Image) -> CellKernel | None:
         return _Child(pid)
 
     kernel = CellKernel(fork)
-    nothing, end = os.pipe()
+    late, end = os.pipe()
+    timer = threading.Timer(_PATIENCE, os.write, (end, b"."))
+    timer.daemon = True
+    timer.start()
     try:
-        if _told(kernel, nothing, "gpuqueue_ready"):
+        if _told(kernel, late, "gpuqueue_ready"):
             kernel.order("warm", module="gpuqueue.run.sparekernel")
-            if _told(kernel, nothing, "gpuqueue_reply"):
+            if _told(kernel, late, "gpuqueue_reply"):
                 return kernel
         kernel.process.kill()
         return None
     finally:
-        os.close(nothing)
+        timer.cancel()
+        timer.join()
+        os.close(late)
         os.close(end)
         kernel.remove()  # all that need its sockets are connected
 
 
-def _told(kernel: CellKernel, wakeup: int, kind: str) -> bool:
-    """Wait for a report of that kind; False if the kernel is gone, or could not do it."""
-    while (reports := kernel.reports(wakeup)) is not None:
+def _told(kernel: CellKernel, late: int, kind: str) -> bool:
+    """Wait for a report of that kind; False if it was not done, or something is at ``late``."""
+    while reports := kernel.reports(late):
         for report in reports:
             if report["type"] == kind:
                 return bool(report["content"].get("status", "ok") == "ok")
