@@ -77,6 +77,7 @@ class Preloaded:
         self._places = (*_library_places(), os.path.join(own, "gpuqueue", ""))
         self._of_the_kernel = set(sys.modules)
         self._stamps: dict[str, tuple[int, int]] = {}
+        self._ahead: set[str] = set()
         self.roots: set[str] = set()
         self._users = [
             entry
@@ -133,6 +134,8 @@ class Preloaded:
             if stat.st_mtime_ns >= self._began:
                 raise Unfit(f"{path} changed as it was imported")
             self._stamps[path] = (stat.st_mtime_ns, stat.st_size)
+        new = sys.modules.keys() - self._of_the_kernel
+        self._ahead = {name.partition(".")[0] for name in new}
 
     def check(self) -> None:
         """Whether a cell would still import the same.
@@ -150,11 +153,10 @@ class Preloaded:
                 raise Unfit(f"{path} is gone") from None
             if (stat.st_mtime_ns, stat.st_size) != known:
                 raise Unfit(f"{path} has changed")
-        ahead = {name.partition(".")[0] for name in sys.modules.keys() - self._of_the_kernel}
         for folder in self._users:
             for entry in _listed(folder):
                 name = entry.partition(".")[0]
-                if name in ahead and _is_module(os.path.join(folder, entry)):
+                if name in self._ahead and _is_module(os.path.join(folder, entry)):
                     raise Unfit(f"{os.path.join(folder, entry)} comes before what was imported")
 
 
