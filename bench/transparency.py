@@ -13,6 +13,8 @@ difference that an earlier cell left behind is not counted again. Addresses, tim
 left out by their look; what else differs between two plain runs is not compared, and the cells
 that have it are counted as *loose*.
 
+With ``--spare``, each cell after the first waits until the notebook's spare kernel can take it.
+
 The queue has a state directory of its own and pretend GPUs, unless ``--real`` is given. The last
 line printed is one JSON object; the exit code is 0 if all cells agree.
 """
@@ -37,7 +39,7 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 
-__all__ = ["Compared", "compare", "own_queue"]
+__all__ = ["Compared", "compare", "own_queue", "wait_for_spare"]
 
 _PROBE = Path(__file__).with_name("transparency_probe.py")
 _LARGEST_FOLDER = 50 << 20
@@ -131,8 +133,9 @@ class Compared:
 class _Side:
     """A notebook on its way through a kernel."""
 
-    def __init__(self, folder: Path, magic: str, timeout: float) -> None:
+    def __init__(self, folder: Path, magic: str, timeout: float, *, spare: bool) -> None:
         self.magic = magic
+        self._spare = spare
         self._report = folder.parent / "state.json"
         self._client = NotebookClient(
             nbformat.v4.new_notebook(),
@@ -148,6 +151,13 @@ class _Side:
         env |= {"PYTHONHASHSEED": "0"}
         with self._client.setup_kernel(env=env):
             self.run("%reload_ext gpuqueue")
+            if self._spare:
+                # without a trace, as the probe
+                self._client.kc.execute(
+                    "get_ipython().run_cell_magic('gpu', '', 'pass')", silent=True,
+                    store_history=False,
+                )  # fmt: skip
+                wait_for_spare(os.environ["GPUQUEUE_HOME"])
             yield
 
     def run(self, source: str) -> list[Any]:
@@ -157,6 +167,8 @@ class _Side:
         return list(cell.outputs)
 
     def step(self, source: str) -> tuple[list[Any], dict[str, Any]]:
+        if self._spare:
+            wait_for_spare(os.environ["GPUQUEUE_HOME"])
         outputs = self.run(f"{self.magic}\n{source}" if self.magic else source)
         # without a trace: no execution count, nothing in the history
         kc = self._client.kc
@@ -208,7 +220,9 @@ def _left(plain: Mapping[str, Any], gpu: Mapping[str, Any]) -> dict[str, tuple[A
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def compare(path: Path, *, timeout: float = 600, options: str = "") -> Compared:
+def compare(
+    path: Path, *, timeout: float = 600, options: str = "", spare: bool = False
+) -> Compared:
     """Run a notebook plainly, plainly again and with the magic, and compare."""
     result = Compared(str(path))
     sources = _sources(path)
@@ -217,7 +231,7 @@ def compare(path: Path, *, timeout: float = 600, options: str = "") -> Compared:
         for name, magic in (("plain", ""), ("again", ""), ("magic", f"%%gpu {options}".strip())):
             folder = Path(scratch) / name / "here"
             _copy(path, folder)
-            side = _Side(folder, magic, timeout)
+            side = _Side(folder, magic, timeout, spare=spare and bool(magic))
             began = time.monotonic()
             with side.kernel():
                 steps[name] = [side.step(source) for source in sources]
@@ -276,18 +290,47 @@ def own_queue(*, real: bool) -> Iterator[None]:
                 time.sleep(0.05)
 
 
+def _spare_is_ready(home: str) -> bool:
+    """Whether a spare kernel of that state directory has a kernel waiting for a job."""
+    from gpuqueue.run.process import children_map, descendants, marked
+
+    found = {pid for pid in marked("GPUQUEUE_HOME", home) if _is_spare(pid)}
+    children = children_map() or {}
+    forked = {child for pid in found for child in children.get(pid, ())}
+    # a runner, its payload and the kernel
+    return any(len(descendants(pid, children)) >= 3 for pid in found - forked)
+
+
+def _is_spare(pid: int) -> bool:
+    try:
+        return b"gpuqueue.run.spare " in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def wait_for_spare(home: str, timeout: float = 60.0) -> bool:
+    """Wait until it is; whether it was in time."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if _spare_is_ready(home):
+            return True
+        time.sleep(0.02)
+    return False
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("notebooks", nargs="+", type=Path, metavar="NOTEBOOK")
     parser.add_argument("-v", "--verbose", action="store_true", help="show both sides")
     parser.add_argument("--real", action="store_true", help="use this user's own queue and GPUs")
     parser.add_argument("--options", default="", help="options for %%%%gpu, such as --cpu")
+    parser.add_argument("--spare", action="store_true", help="wait for the spare kernel")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one cell")
     asked = parser.parse_args()
     all_of_them = []
     with own_queue(real=asked.real):
         for path in asked.notebooks:
-            one = compare(path, timeout=asked.timeout, options=asked.options)
+            one = compare(path, timeout=asked.timeout, options=asked.options, spare=asked.spare)
             all_of_them.append(one)
             print(f"{one.agree} of {one.cells} cells agree in {path}", flush=True)
             for index, reasons in one.reasons.items():

@@ -87,6 +87,23 @@ class Settings(HasTraits):
         help="The most that one job's log may take on disk; what is beyond it is not kept, and "
         "the log says so.",
     )
+    spare_kernels = Int(
+        2,
+        min=0,
+        help="How many notebooks may have a spare kernel: a process with the libraries that the "
+        "notebook has imported, from which its next cell starts at once. 0 means none.",
+    )
+    spare_idle = Float(
+        300.0,
+        min=0,
+        help="Seconds without a cell after which a notebook's spare kernel is ended.",
+    )
+    spare_memory = Union(
+        [Unicode(), Int()],
+        default_value="2G",
+        help="The most memory that one spare kernel may take; one that takes more is ended. None "
+        "is started on a machine with less than twice this free.",
+    )
     autostart = Bool(
         default_value=True,
         help="Whether a submit that finds no controller running starts one in the background.",
@@ -104,15 +121,20 @@ class Settings(HasTraits):
         help="Port of `jupyter gpuqueue serve` on loopback; 0 means that nothing listens.",
     )
 
-    @validate("log_limit")
-    def _log_limit_is_a_size(self, proposal: dict[str, Any]) -> Any:
-        parse_bytes(proposal["value"], "log_limit")
+    @validate("log_limit", "spare_memory")
+    def _is_a_size(self, proposal: dict[str, Any]) -> Any:
+        parse_bytes(proposal["value"], proposal["trait"].name)
         return proposal["value"]
 
     @property
     def log_limit_bytes(self) -> int:
         """``log_limit`` in bytes."""
         return parse_bytes(self.log_limit, "log_limit")
+
+    @property
+    def spare_memory_bytes(self) -> int:
+        """``spare_memory`` in bytes."""
+        return parse_bytes(self.spare_memory, "spare_memory")
 
     def as_dict(self) -> dict[str, Any]:
         """Name to value, sorted by name."""

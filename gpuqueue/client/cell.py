@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpuqueue.client.imports import spare_files, spare_words
 from gpuqueue.client.names import Names, names_of
 from gpuqueue.client.payload import Payload, python_payload
 from gpuqueue.errors import InvalidRequest, PayloadError
@@ -83,7 +84,7 @@ def cell_payload(
         JobKind.CELL,
         command=source.strip("\n"),
         tag=f"{_where()}[{count}]",
-        files={"payload": dumped.pieces, "surroundings": surroundings},
+        files={"payload": dumped.pieces, "surroundings": surroundings, **spare_files()},
         large=dumped.large,
         cwd=cwd,
         env=env,
@@ -97,6 +98,7 @@ def cell_payload(
             "execution_count": count,
             "argv_of_kernel": list(sys.argv),
             "waited": waited,
+            **spare_words(),
         },
         flush=not waited,
         objects=dumped.objects,

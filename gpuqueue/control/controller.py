@@ -82,6 +82,7 @@ class Controller:
 
     def run(self) -> None:
         """Lead until ``stop``."""
+        self.launcher.keep_spares(self.settings.current)
         self.launcher.start()
         self._jobs = {job.id: job for job in self.store.live()}
         self._newest = self._found = max(self._jobs, default=0)
@@ -202,6 +203,8 @@ class Controller:
         """Re-read settings and GPUs where due; whether anything changed for the plan."""
         self.store.check_version()
         changed = self.settings.refresh()
+        if changed:
+            self.launcher.keep_spares(self.settings.current)
         if changed and self.settings.warning:
             log.warning("gpuqueue: %s", self.settings.warning)
         if self.settings.current.fake_gpus != self.gauge.fake:
@@ -411,6 +414,7 @@ class Controller:
             "wake": str(self.home.wake),
             "grace": settings.grace,
             "log_limit": settings.log_limit_bytes,
+            "cell": job.kind is JobKind.CELL,
         }
         if job.kind is JobKind.SCRIPT:
             order["spec"] = self.store.spec(job.id)

@@ -11,7 +11,8 @@ from typing import Any, BinaryIO
 
 from gpuqueue.about import ROOT
 from gpuqueue.paths import Home
-from gpuqueue.run.launcher import SUCCESSOR
+from gpuqueue.run.launcher import LIMITS, SUCCESSOR
+from gpuqueue.settings import Settings
 
 __all__ = ["Launcher", "python_command"]
 
@@ -36,6 +37,7 @@ class Launcher:
         self._home = home
         self._succeed = succeed
         self._process: subprocess.Popen[bytes] | None = None
+        self._limits: list[float] = [0, 0, 0]
 
     def start(self) -> None:
         """Start the process ahead of the first order."""
@@ -61,6 +63,18 @@ class Launcher:
         if self._succeed:
             # after a moment, so that a server that stands by comes first
             self._send({SUCCESSOR: [*python_command("gpuqueue.control.headless"), "--stand-in"]})
+
+        self._send({LIMITS: self._limits})
+
+    def keep_spares(self, settings: Settings) -> None:
+        """Keep as many spare kernels from now on as these settings allow."""
+        limits = [settings.spare_kernels, settings.spare_idle, settings.spare_memory_bytes]
+        if limits == self._limits:
+            return
+        self._limits = limits
+        if self._process is not None:
+            with contextlib.suppress(BrokenPipeError):  # the next order finds out
+                self._send({LIMITS: limits})
 
     def _send(self, line: dict[str, Any]) -> None:
         assert self._process is not None

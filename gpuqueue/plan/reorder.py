@@ -2,8 +2,8 @@
 
 Running a job ahead of its turn is tried on paper first: it is placed now and all the others are
 laid out behind it in queue order, anew. It goes ahead only if that keeps every promise and saves
-more waiting than it causes, at a price that grows with the backlog. Since the plan behind it is again one in queue order,
-what holds on paper now can be kept at every later moment.
+more waiting than it causes, at a price that grows with the backlog. Since the plan behind it is
+again one in queue order, what holds on paper now can be kept at every later moment.
 """
 
 from __future__ import annotations

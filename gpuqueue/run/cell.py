@@ -17,8 +17,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, Protocol
 
 from gpuqueue.run.cellkernel import FRAME
 from gpuqueue.run.celloutput import Outputs
@@ -26,10 +26,41 @@ from gpuqueue.run.cellwork import VALUES
 from gpuqueue.run.files import OUTPUTS, read_json, write_json
 from gpuqueue.run.kernels import remove_when_told_to_end, short_folder
 
-__all__ = ["CellKernel", "run"]
+__all__ = ["CellKernel", "CellRun", "Process", "leave", "run", "start_fresh"]
 
 _STOP_PATIENCE = 10.0
 _PORTS = ("shell", "iopub", "stdin", "control", "hb")
+
+
+class Process(Protocol):
+    """What is needed of ``subprocess.Popen``."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+
+    def wait(self) -> int:
+        """Wait for its end; its exit code."""
+
+    def kill(self) -> None:
+        """End it, if it still runs."""
+
+
+Start = Callable[[str, int, int], Process]
+"""Starts a kernel, given its folder and the descriptors for orders and reports."""
+
+
+def start_fresh(folder: str, orders: int, reports: int) -> Process:
+    """Start a kernel in an interpreter of its own."""
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cellkernel.py")
+    return subprocess.Popen(
+        [sys.executable, "-P", script, folder, str(orders), str(reports)],
+        pass_fds=(orders, reports),
+        env={**os.environ, "JPY_PARENT_PID": str(os.getpid())},
+        # as a server starts kernels: an interrupt goes to the kernel and its children
+        start_new_session=True,
+    )
 
 
 class CellKernel:
@@ -41,7 +72,7 @@ class CellKernel:
         The kernel's process.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, start: Start = start_fresh) -> None:
         # paths of sockets are limited to about 100 bytes, so not in the job's directory
         self.folder = tempfile.mkdtemp(prefix="gq-", dir=short_folder())
         connection: dict[str, Any] = {
@@ -53,18 +84,11 @@ class CellKernel:
             "key": os.urandom(16).hex(),
             "signature_scheme": "hmac-sha256",
         }
-        write_json(os.path.join(self.folder, "kernel.json"), connection)
+        write_json(os.path.join(self.folder, "kernel.json"), connection, flush=False)
         orders, self._orders = os.pipe()
         self._reports, reports = os.pipe()
         self._wake, self._gone = os.pipe()
-        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cellkernel.py")
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", script, self.folder, str(orders), str(reports)],
-            pass_fds=(orders, reports),
-            env={**os.environ, "JPY_PARENT_PID": str(os.getpid())},
-            # as a server starts kernels: an interrupt goes to the kernel and its children
-            start_new_session=True,
-        )
+        self.process = start(self.folder, orders, reports)
         os.close(orders)
         os.close(reports)
         os.set_blocking(self._reports, False)
@@ -151,9 +175,24 @@ class CellKernel:
 
 
 class CellRun:
-    """One run of one cell, from start to exit code."""
+    """One run of one cell, from start to exit code.
 
-    def __init__(self, job_dir: str, attempt: str, spec: Mapping[str, Any]) -> None:
+    Parameters
+    ----------
+    spare
+        A kernel that is ready, to take instead of a fresh one.
+    words
+        What to tell that one besides when it is to prepare for the cell.
+    """
+
+    def __init__(
+        self,
+        job_dir: str,
+        attempt: str,
+        spec: Mapping[str, Any],
+        spare: CellKernel | None = None,
+        words: Mapping[str, Any] | None = None,
+    ) -> None:
         self.job_dir = job_dir
         self.attempt = attempt
         self.spec = spec
@@ -163,7 +202,9 @@ class CellRun:
         os.set_blocking(self._wakeup_end, False)
         signal.set_wakeup_fd(self._wakeup_end, warn_on_full_buffer=False)
         signal.signal(signal.SIGINT, self._on_interrupt)
-        self.kernel = CellKernel()
+        self._words = words or {}
+        self._ready = spare is not None and spare.process.poll() is None
+        self.kernel = spare if spare is not None and self._ready else CellKernel()
         remove_when_told_to_end(self.kernel.folder)
         self.outputs = Outputs(os.path.join(attempt, OUTPUTS))
 
@@ -175,9 +216,10 @@ class CellRun:
     def run(self) -> int:
         """Do all of it; the exit code, negative for the signal that ended the kernel."""
         kernel = self.kernel
-        if not self._await("gpuqueue_ready"):
+        if not self._ready and not self._await("gpuqueue_ready"):
             return self._dead_or_interrupted()
-        kernel.order("prepare", job_dir=self.job_dir, attempt=self.attempt)
+        words = self._words if self._ready else {}
+        kernel.order("prepare", job_dir=self.job_dir, attempt=self.attempt, **words)
         prepared = self._await("gpuqueue_reply")
         kernel.remove()  # all that need its sockets are connected
         if not prepared:
@@ -293,10 +335,12 @@ class CellRun:
                 "problems": told.get("problems", {}),
                 "deleted": told.get("deleted", []),
             },
+            flush=not self.spec.get("waited"),  # as the result that it is about
         )
 
 
-def _leave(code: int) -> NoReturn:
+def leave(code: int) -> NoReturn:
+    """End this process as the kernel ended: with that exit code, or of that signal."""
     sys.stdout.flush()
     if code < 0:
         # end as the kernel did, so that the job's exit code tells; one core file is enough
@@ -313,4 +357,4 @@ def _leave(code: int) -> NoReturn:
 
 def run(job_dir: str, attempt: str, spec: Mapping[str, Any]) -> NoReturn:
     """Run the cell; exit 0 if it raised nothing, 1 if it did, 130 if it was interrupted."""
-    _leave(CellRun(job_dir, attempt, spec).run())
+    leave(CellRun(job_dir, attempt, spec).run())

@@ -26,10 +26,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["FRAME", "main", "read_orders"]
+__all__ = ["FRAME", "OPTIONS", "app_class", "main", "read_orders", "start"]
 
 FRAME = 4
 """Parts of a report: header, parent header, metadata, content; each JSON."""
+
+OPTIONS = ("--HistoryManager.enabled=False",)
+"""Of the kernel's command line."""
 
 _NO_KEYBOARD = "a job has no keyboard: pass values as variables"
 
@@ -106,7 +109,8 @@ class Driver:
             code, silent = order["source"], False
         else:
             self.order = order
-            code = f"__import__('gpuqueue.run.cellwork', fromlist=['_']).{order['do']}()"
+            module = order.get("module", "gpuqueue.run.cellwork")
+            code = f"__import__({module!r}, fromlist=['_']).{order['do']}()"
             silent = True
         return {
             "code": code,
@@ -148,15 +152,18 @@ def _send_at_once(iopub: Any) -> None:
     iopub.send_multipart = send_multipart
 
 
-def _make_app(reports: int) -> Any:
+def app_class() -> Any:
+    """The application; its ``reports`` is the descriptor that reports are written to."""
     from ipykernel.kernelapp import IPKernelApp
 
     class CellKernelApp(IPKernelApp):
         """A kernel whose iopub channel is a pipe."""
 
+        reports = -1
+
         def init_iopub(self, context: Any) -> None:
             super().init_iopub(context)  # type: ignore[no-untyped-call]
-            self.iopub_thread.socket = ReportPipe(self.iopub_thread.socket, reports)
+            self.iopub_thread.socket = ReportPipe(self.iopub_thread.socket, self.reports)
             _send_at_once(self.iopub_thread)
 
     return CellKernelApp
@@ -170,14 +177,22 @@ def main() -> None:
         sys.path.append(root)
     for handle in (orders, reports):
         os.set_inheritable(handle, False)  # noqa: FBT003
+    start(app_class().instance(), folder, orders, reports)
+
+
+def start(app: Any, folder: str, orders: int, reports: int) -> None:
+    """Make the application a kernel that carries out orders, until there are no more."""
     import atexit
     import threading
 
     # nobody can attach a debugger here; to look for one costs time and prints warnings
+    debugger = sys.modules.pop("debugpy", None)
     sys.modules["debugpy"] = None  # type: ignore[assignment]
-    app = _make_app(reports).instance()
-    app.initialize(["-f", os.path.join(folder, "kernel.json"), "--HistoryManager.enabled=False"])
+    app.reports = reports
+    app.initialize(["-f", os.path.join(folder, "kernel.json"), *OPTIONS])
     del sys.modules["debugpy"]
+    if debugger is not None:
+        sys.modules["debugpy"] = debugger
     # it waits for threads that may wait for it; nothing here needs an orderly end but the user's
     # own exit handlers
     atexit.unregister(app.close)

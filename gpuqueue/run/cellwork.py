@@ -15,7 +15,8 @@ from typing import Any
 from gpuqueue.run.files import RESULT, read_json, write_json
 
 __all__ = [
-    "IPYTHON_NAMES", "VALUES", "finish", "hidden_names", "own_magics", "prepare", "setup",
+    "IPYTHON_NAMES", "VALUES", "driver_order", "finish", "hidden_names", "own_magics", "prepare",
+    "setup",
 ]  # fmt: skip
 
 VALUES = "values.json"
@@ -71,6 +72,11 @@ def setup(shell: Any, driver: Any) -> None:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError):
                 os.dup2(nowhere.fileno(), stream._original_stdstream_copy)  # type: ignore[union-attr]  # noqa: SLF001
+
+
+def driver_order() -> Mapping[str, Any]:
+    """The order that is being carried out."""
+    return _Work.driver.order  # type: ignore[no-any-return]
 
 
 def hidden_names(namespace: Mapping[str, Any], hidden: Mapping[str, Any]) -> set[str]:
@@ -216,6 +222,7 @@ def finish() -> None:
             "problems": told | missing,
             "deleted": [name for name in work.before if _was_deleted(name)],
         },
+        flush=False,  # read by the process beside this one, and not again
     )
 
 

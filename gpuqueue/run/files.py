@@ -79,13 +79,14 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         return None
 
 
-def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write a JSON file, private to the user, whole or not at all, and onto the disk."""
+def write_json(path: str | os.PathLike[str], value: Any, *, flush: bool = True) -> None:
+    """Write a JSON file, private to the user, whole or not at all, and onto the disk if asked."""
     partial = f"{os.fspath(path)}.part"
     handle = os.open(partial, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
     try:
         os.write(handle, json.dumps(value).encode())
-        os.fsync(handle)
+        if flush:
+            os.fsync(handle)
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(partial)
@@ -93,7 +94,8 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
     finally:
         os.close(handle)
     os.rename(partial, path)
-    sync_folder(os.path.dirname(os.path.abspath(path)))
+    if flush:
+        sync_folder(os.path.dirname(os.path.abspath(path)))
 
 
 def sync_folder(path: str) -> None:

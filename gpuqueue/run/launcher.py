@@ -14,22 +14,29 @@ import contextlib
 import gc
 import json
 import os
+import select
 import signal
 import sys
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from gpuqueue.run.files import ExitFile
 from gpuqueue.run.process import prepare
 from gpuqueue.run.runner import Runner
+from gpuqueue.run.spares import Limits, Spares
 from gpuqueue.run.wake import ring
 
-__all__ = ["SUCCESSOR", "main"]
+__all__ = ["LIMITS", "SUCCESSOR", "main"]
+
+LIMITS = "spares"
+"""Key of the line that says how many spare kernels there may be: number, idle seconds, bytes."""
 
 SUCCESSOR = "successor"
 """Key of the line that says what to start if the input closes without a word; empty: nothing."""
 
 
-def _give_up(order: dict[str, object], error: OSError) -> None:
+def _give_up(order: Mapping[str, Any], error: OSError) -> None:
     """End an attempt that no runner has claimed, for want of a process."""
     runner = Runner(order)
     with contextlib.suppress(OSError):
@@ -41,20 +48,62 @@ def _give_up(order: dict[str, object], error: OSError) -> None:
             ring(str(order["wake"]), f"exit {order['job']}")
 
 
-def _fork(order: dict[str, object]) -> None:
-    try:
-        child = os.fork()
-    except OSError as error:
-        _give_up(order, error)
-        return
-    if child:
-        return
-    try:
-        Runner(order).run()
-    except BaseException as error:  # noqa: BLE001 - the fork must never return into the loop
-        os.write(2, f"gpuqueue runner of job {order.get('job')}: {error!r}\n".encode())
-    finally:
-        os._exit(0)
+class _Launcher:
+    """Starts a runner for each order, by a spare kernel where there is one that fits."""
+
+    def __init__(self) -> None:
+        self.successor: list[str] = []
+        self.spares = Spares(self.fork)
+
+    def fork(self, order: Mapping[str, Any]) -> None:
+        """Start a fresh runner."""
+        try:
+            child = os.fork()
+        except OSError as error:
+            _give_up(order, error)
+            return
+        if child:
+            self.spares.started(order, child)
+            return
+        try:
+            # a spare kernel ends with the launcher's end of its pipe, and with that alone
+            self.spares.forget()
+            Runner(order).run()
+        except BaseException as error:  # noqa: BLE001 - the fork must never return into the loop
+            os.write(2, f"gpuqueue runner of job {order.get('job')}: {error!r}\n".encode())
+        finally:
+            os._exit(0)
+
+    def carry_out(self, line: bytes) -> None:
+        """Do what one line says."""
+        order = json.loads(line)
+        if SUCCESSOR in order:
+            self.successor = order[SUCCESSOR]
+        elif LIMITS in order:
+            self.spares.limit(Limits(*order[LIMITS]))
+        elif not self.spares.take(order):
+            self.fork(order)
+
+    def run(self) -> None:
+        """Carry out lines of standard input until it closes."""
+        buffer = b""
+        while True:
+            handles, patience = self.spares.handles(), self.spares.patience()
+            if handles or patience is not None:
+                poller = select.poll()
+                for handle in (0, *handles):
+                    poller.register(handle, select.POLLIN)
+                found = poller.poll(None if patience is None else patience * 1000 + 1)
+                ready = [handle for handle, _ in found]
+                self.spares.heed([handle for handle in ready if handle])
+                if 0 not in ready:
+                    continue
+            chunk = os.read(0, 1 << 20)
+            if not chunk:
+                return
+            *lines, buffer = (buffer + chunk).split(b"\n")
+            for line in lines:
+                self.carry_out(line)
 
 
 def _succeed(command: list[str]) -> None:
@@ -76,20 +125,11 @@ def main() -> None:
     gc.disable()
     # signals wait until the runner has its own handlers
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    buffer = b""
-    successor: list[str] = []
-    while chunk := os.read(0, 1 << 20):
-        buffer += chunk
-        *lines, buffer = buffer.split(b"\n")
-        for line in lines:
-            order = json.loads(line)
-            if SUCCESSOR in order:
-                successor = order[SUCCESSOR]
-            else:
-                _fork(order)
-    if successor:
+    launcher = _Launcher()
+    launcher.run()
+    if launcher.successor:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
-        _succeed(successor)
+        _succeed(launcher.successor)
     sys.exit(0)
 
 

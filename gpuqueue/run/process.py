@@ -21,6 +21,7 @@ __all__ = [
     "boot_id",
     "children_map",
     "descendants",
+    "die_with_parent",
     "identify",
     "marked",
     "prepare",
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 _LINUX = sys.platform.startswith("linux")
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -201,3 +203,10 @@ def prepare() -> None:
     """Look up ahead of a fork what its child would look up otherwise."""
     boot_id()
     _prctl()
+
+
+def die_with_parent(*, on: bool = True) -> None:
+    """Have this process killed when the one that started it ends, where the system can do that."""
+    prctl = _prctl()
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL) if on else 0, 0, 0, 0)

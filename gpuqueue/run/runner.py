@@ -21,11 +21,12 @@ from gpuqueue.run.logfile import LogFile
 from gpuqueue.run.process import adopt_orphans, descendants, identify
 from gpuqueue.run.wake import ring
 
-__all__ = ["Runner"]
+__all__ = ["DEFAULTED", "Runner"]
 
+DEFAULTED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
+"""Signals that a payload starts with as if nobody had touched them."""
 _SHORT = 0.015
 """Seconds after which a payload that still runs is made known: most trivial jobs never are."""
-_DEFAULTED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
 
 
 def _posix_spawn(program: str, argv: list[str], env: dict[str, str], sink: int) -> int:
@@ -38,12 +39,12 @@ def _posix_spawn(program: str, argv: list[str], env: dict[str, str], sink: int) 
     try:
         return os.posix_spawn(
             program, argv, env, file_actions=actions, setsid=True, setsigmask=[],
-            setsigdef=_DEFAULTED,
+            setsigdef=DEFAULTED,
         )  # fmt: skip
     except NotImplementedError:  # a system that cannot start a session this way
         return os.posix_spawn(
             program, argv, env, file_actions=actions, setpgroup=0, setsigmask=[],
-            setsigdef=_DEFAULTED,
+            setsigdef=DEFAULTED,
         )  # fmt: skip
 
 
@@ -181,7 +182,7 @@ class Runner:
             if "umask" in spec:
                 os.umask(spec["umask"])
             env["PWD"] = spec["cwd"]
-            self.payload = _posix_spawn(spec["program"], spec["argv"], env, sink)
+            self.payload = self._begin(spec, env, sink)
         except (OSError, ValueError) as error:
             self.status = -1
             words = error.strerror if isinstance(error, OSError) else str(error)
@@ -194,6 +195,10 @@ class Runner:
             self._signal_payload(signal.SIGTERM)
         elif self.asked:
             self._interrupt()
+
+    def _begin(self, spec: Mapping[str, Any], env: dict[str, str], sink: int) -> int:
+        """Start the payload's process; its pid."""
+        return _posix_spawn(spec["program"], spec["argv"], env, sink)
 
     def _make_known(self) -> None:
         """Name the payload's process, which also sets aside room for the exit record, and ring."""

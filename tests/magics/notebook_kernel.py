@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,10 @@ from typing import Any
 import nbformat
 from conftest import until
 from nbclient import NotebookClient
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+
+from transparency import wait_for_spare
 
 
 class Ran:
@@ -102,4 +107,8 @@ def notebook(folder: Path) -> Iterator[Notebook]:
     with client.setup_kernel(env=env):
         made = Notebook(client)
         made.ok("%reload_ext gpuqueue")
+        if os.environ.get("GPUQUEUE_TESTS_SPARE"):
+            # as in a notebook that has run cells before: all that come now can come to its spare
+            made.ok("%%gpu\npass")
+            wait_for_spare(os.environ["GPUQUEUE_HOME"])
         yield made

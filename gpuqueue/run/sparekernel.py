@@ -1,0 +1,196 @@
+"""A cell's kernel made in two steps: what takes long ahead of time, the rest in a fork of it.
+
+The application is configured and the shell made ahead, so that libraries that look for IPython as
+they are imported find it. Sockets, threads and the kernel itself come in the fork.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from importlib import invalidate_caches
+from typing import Any
+
+from gpuqueue.run.cellkernel import OPTIONS, app_class, start
+from gpuqueue.run.environ import Mark
+from gpuqueue.run.process import die_with_parent
+
+__all__ = [
+    "become", "end_orderly", "finish_in_fork", "kernel_ahead", "prepare", "prepared_stream", "warm",
+]  # fmt: skip
+
+_streams: dict[str, Any] = {}
+"""What ``sys.stdout`` and ``sys.stderr`` are ahead and stay in the fork: libraries keep them."""
+
+
+def prepared_stream(session: Any, thread: Any, name: str, **words: Any) -> Any:
+    """Make the stream of that name one of the kernel's; takes the place of ``OutStream``."""
+    from ipykernel.iostream import OutStream
+
+    stream = _streams[name]
+    stream.__class__ = OutStream
+    stream.__init__(session, thread, name, **words)
+    return stream
+
+
+def _silent_class() -> Any:
+    from ipykernel.iostream import OutStream
+
+    class Silent(OutStream):
+        """A stream of the kernel before there is a kernel: it forgets what is written."""
+
+        closed = False
+
+        def __init__(self) -> None:
+            """Leave the rest for later."""
+
+        def write(self, text: str) -> int:
+            """Forget it."""
+            return len(text)
+
+        def flush(self) -> None:
+            """Nothing is kept."""
+
+        def isatty(self) -> bool:
+            """As of a kernel's stream."""
+            return False
+
+    return Silent
+
+
+def kernel_ahead() -> Any:
+    """The application with its configuration and its shell; ``sys.stdout`` is silent afterwards."""
+    from ipykernel.compiler import XCachingCompiler
+    from ipykernel.zmqshell import ZMQInteractiveShell
+    from IPython.core.application import BaseIPythonApplication
+
+    class Configured(BaseIPythonApplication):
+        """Reads its configuration once."""
+
+        configured = False
+
+        def initialize_ahead(self, argv: Any) -> None:
+            """Do it now."""
+            Configured.initialize(self, argv)
+
+        def initialize(self, argv: Any = None) -> None:
+            """Do what is left of it."""
+            if not self.configured:
+                super().initialize(argv)  # type: ignore[no-untyped-call]
+                self.configured = True
+
+    class AheadApp(app_class(), Configured):  # type: ignore[misc]
+        """Takes the shell that is there."""
+
+        def init_shell(self) -> None:
+            """Have shell and kernel know each other."""
+            super().init_shell()
+            self.shell.kernel = self.shell.parent = self.kernel
+
+    app: Any = AheadApp.instance()
+    app.initialize_ahead(["-f", "later.json", *OPTIONS])
+    app.init_pdb()
+    shell: Any = ZMQInteractiveShell.instance(
+        parent=app, profile_dir=app.profile_dir, user_module=None, user_ns={},
+        compiler_class=XCachingCompiler,
+    )  # fmt: skip
+    app.user_ns = shell.user_ns
+    app.shell = shell
+    app.init_gui_pylab()  # names the backend that matplotlib is to find when it is imported
+    app.shell = None
+    app.shell_ahead = shell
+    app.outstream_class = f"{__name__}.{prepared_stream.__name__}"
+    silent = _silent_class()
+    for name in ("stdout", "stderr"):
+        _streams[name] = silent()
+        setattr(sys, name, _streams[name])
+    return app
+
+
+class _Fork:
+    app: Any = None
+    mark: Mark
+
+
+def finish_in_fork(app: Any, mark: Mark, folder: str, orders: int, reports: int) -> None:
+    """Be the kernel until it is told to stop. In a fork of the process that ``app`` was made in.
+
+    It does not know its job before it is told to ``prepare``.
+    """
+    import asyncio
+
+    _Fork.app, _Fork.mark = app, mark
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+    # a library may have made one as it was imported, which would be shared with other forks
+    asyncio.set_event_loop(asyncio.new_event_loop())
+    app.connection_file = os.path.join(folder, "kernel.json")
+    app.parent_handle = os.getppid()
+    app.init_code = lambda: None  # the user's own startup files run in the job's surroundings
+    start(app, folder, orders, reports)
+
+
+def warm() -> None:
+    """Do what takes longer when it is done for the first time."""
+    from gpuqueue.run import ambient
+
+    ambient.take()
+
+
+def prepare() -> None:
+    """Become the kernel of a job, then do what any kernel does to prepare for its cell."""
+    from gpuqueue.run import cellwork
+
+    app, shell, order = _Fork.app, _Fork.app.shell, cellwork.driver_order()
+    die_with_parent(on=False)  # from here on the runner sees to its end
+    become(order["env"], order["cwd"], order["umask"])
+    os.environ["JPY_PARENT_PID"] = str(os.getppid())
+    _Fork.mark.set(order["attempt"])
+    invalidate_caches()
+    shell.init_environment()
+    shell.starting_dir = os.getcwd()
+    app.user_ns["_dh"][:] = [os.getcwd()]
+    app.init_gui_pylab()
+    del app.init_code
+    app.init_code()
+    cellwork.prepare()
+
+
+def become(env: Mapping[str, str], cwd: str, umask: int | None) -> None:
+    """Have the surroundings of a process that was started with these."""
+    for name in os.environ.keys() - env.keys():
+        del os.environ[name]
+    for name, value in env.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+    os.chdir(cwd)
+    if umask is not None:
+        os.umask(umask)
+
+
+def end_orderly(namespace: dict[str, Any], ahead: set[str]) -> None:
+    """What an interpreter does at its end, as far as the user's own things go.
+
+    Parameters
+    ----------
+    namespace
+        The cell's variables.
+    ahead
+        Modules that were there before the cell: the time to take those apart is saved.
+    """
+    with contextlib.suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 - waits for threads
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()  # noqa: SLF001
+    namespace.clear()
+    for name in [name for name in sys.modules if name not in ahead]:
+        with contextlib.suppress(BaseException):
+            vars(sys.modules[name]).clear()
+    gc.collect()
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        with contextlib.suppress(BaseException):
+            stream.flush()  # type: ignore[union-attr]
