@@ -216,7 +216,8 @@ class Controller:
             self._last_read = now
             readings = self.gauge.ask()
             seen = self._seen(readings)
-            changed |= (seen.gpus, seen.outside) != (self.machine.gpus, self.machine.outside)
+            was = self.machine
+            changed |= (seen.gpus, seen.outside, seen.silent) != (was.gpus, was.outside, was.silent)
             self.machine = seen
         fact = self.machine.as_fact() | {"warning": self.settings.warning}
         if fact != self._published:
@@ -232,7 +233,9 @@ class Controller:
 
     def _seen(self, readings: tuple[Reading, ...]) -> Machine:
         gpus = self.gauge.devices.gpus()
-        return seen_on(gpus, readings, self._jobs.values(), self.gauge.problem)
+        gauge = self.gauge
+        jobs = self._jobs.values()
+        return seen_on(gpus, readings, jobs, gauge.problem, silent=gauge.silent)
 
     # -- jobs that hold a placement ----------------------------------------------------------
 

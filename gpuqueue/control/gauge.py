@@ -92,10 +92,16 @@ class Gauge:
         return self._answer
 
     @property
+    def silent(self) -> bool:
+        """Whether the driver has not answered for a while."""
+        asked = self._asked_at  # the other thread may set it to 0 in between
+        return bool(asked) and time.monotonic() - asked > _STUCK
+
+    @property
     def problem(self) -> str:
         """What is amiss with the GPUs, in a sentence; empty when all is well."""
-        if self._asked_at and time.monotonic() - self._asked_at > _STUCK:
-            return "the GPU driver does not answer; what is shown is older"
+        if self.silent:
+            return "the GPU driver does not answer; no job starts on its GPUs until it does"
         return self.devices.problem
 
     def close(self) -> None:

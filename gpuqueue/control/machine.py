@@ -42,6 +42,7 @@ class Machine:
 
     ``outside`` maps a GPU's UUID to bytes used and the words for who uses them; ``used`` maps a
     job's number to the bytes that its processes hold on each of its GPUs, where the driver tells.
+    ``silent`` says that the driver does not answer.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -49,6 +50,7 @@ class Machine:
     outside: Mapping[str, tuple[int, tuple[str, ...]]] | None = None
     used: Mapping[int, Mapping[str, int]] | None = None
     problem: str = ""
+    silent: bool = False
 
     def as_fact(self) -> dict[str, Any]:
         """JSON form, for the store."""
@@ -58,6 +60,7 @@ class Machine:
             "outside": {u: [b, list(w)] for u, (b, w) in (self.outside or {}).items()},
             "used": {str(job): dict(by_gpu) for job, by_gpu in (self.used or {}).items()},
             "problem": self.problem,
+            "silent": self.silent,
         }
 
     @classmethod
@@ -69,6 +72,7 @@ class Machine:
             {u: (b, tuple(w)) for u, (b, w) in fact["outside"].items()},
             {int(job): by_gpu for job, by_gpu in fact.get("used", {}).items()},
             fact["problem"],
+            fact.get("silent", False),
         )
 
 
@@ -89,7 +93,12 @@ def machine_of(store: Store, settings: Settings) -> Machine:
 
 
 def seen_on(
-    gpus: Sequence[Gpu], readings: Sequence[Reading], jobs: Iterable[Job], problem: str = ""
+    gpus: Sequence[Gpu],
+    readings: Sequence[Reading],
+    jobs: Iterable[Job],
+    problem: str = "",
+    *,
+    silent: bool = False,
 ) -> Machine:
     """Put together what the driver tells with whose processes they are."""
     running = [job for job in jobs if job.state in ACTIVE]
@@ -111,7 +120,7 @@ def seen_on(
         strangers = [process for process in reading.processes if process.pid not in owners]
         if amount := _outside(reading, owners, claimed=gpu.uuid in held):
             outside[gpu.uuid] = (amount, tuple(_holder(p.pid, p.memory) for p in strangers))
-    return Machine(tuple(gpus), tuple(readings), outside, used, problem)
+    return Machine(tuple(gpus), tuple(readings), outside, used, problem, silent)
 
 
 def _outside(reading: Reading, owners: Mapping[int, int], *, claimed: bool) -> int:
@@ -137,8 +146,8 @@ def _holder(pid: int, memory: int | None) -> str:
     return f"pid {pid} ({user}, {format_bytes(memory)})"
 
 
-def policy_of(settings: Settings, gpus: Sequence[Gpu]) -> Policy:
-    """The scheduler's rules on this machine."""
+def policy_of(settings: Settings, gpus: Sequence[Gpu], *, silent: bool = False) -> Policy:
+    """The scheduler's rules on this machine; GPUs whose driver is silent take no new jobs."""
     managed = managed_gpus(settings, gpus)
     slots = settings.slots or 2 * len(managed) or max(1, (os.cpu_count() or 1) // 2)
     by_index = {gpu.index: gpu.uuid for gpu in managed}
@@ -150,7 +159,7 @@ def policy_of(settings: Settings, gpus: Sequence[Gpu]) -> Policy:
         settings.gpu_free_perc,
         settings.reorder_slack,
         settings.backfill,
-        frozenset(by_index[index] for index in settings.drained if index in by_index),
+        frozenset(uuid for index, uuid in by_index.items() if silent or index in settings.drained),
         settings.fair_share,
     )
 
@@ -198,7 +207,7 @@ def snapshot_of(
     cards = tuple(
         Card(gpu, *outside.get(gpu.uuid, (0, ()))) for gpu in managed_gpus(settings, machine.gpus)
     )
-    policy = policy_of(settings, machine.gpus)
+    policy = policy_of(settings, machine.gpus, silent=machine.silent)
     latest = {job.id: job.latest for job in waiting if job.latest is not None}
     estimates = {
         job.id: Estimate(job.learned, learned=True, sound=job.sound)
