@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import random
 import re
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from gpuqueue import checkpoint
 from gpuqueue.checkpoint import load_state, missing_parts, save_state
 from gpuqueue.integrations.torch import random_states, restore_random_states
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 LACKING = ["optimizer", "scheduler", "scaler", "ema", "random", "step", "sampler", "best"]
 
 
@@ -184,3 +187,26 @@ def test_the_names_are_in_checkpoint_too():
     assert checkpoint.random_states is random_states
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = checkpoint.nonsense
+
+
+def test_the_ten_lines_of_the_guide(tmp_path, monkeypatch):
+    text = (ROOT / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^## Ten lines\n\n```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    monkeypatch.setenv("GPUQUEUE_CHECKPOINT_DIR", str(tmp_path))
+    asked_at = iter((3, 5, None))
+    trained = []
+
+    def attempt():
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        stop = next(asked_at)
+        monkeypatch.setattr(checkpoint, "should_stop", lambda: trained[-1:] == [stop])
+        names = {"model": model, "optimizer": optimizer, "steps": 8, "sys": sys}
+        exec(code, {**names, "train_one": lambda step: trained.append(step + 1)})
+
+    for _ in range(2):
+        with pytest.raises(SystemExit) as left:
+            attempt()
+        assert left.value.code == 0
+    attempt()
+    assert trained == [1, 2, 3, 4, 5, 6, 7, 8]
