@@ -168,6 +168,20 @@ def test_refuses_what_the_safe_loader_would(tmp_path, extra, where):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_distributed_checkpoint_of_torch(tmp_path):
+    import torch.distributed.checkpoint as dcp
+
+    for step in (9, 10, 11):
+        with checkpoint.atomic_dir(tmp_path / f"step{step}") as path:
+            dcp.save({"w": torch.full((3,), float(step))}, checkpoint_id=path, no_dist=True)
+    (tmp_path / "step11" / ".metadata").unlink()
+    found = checkpoint.latest_checkpoint(tmp_path)
+    assert found == tmp_path / "step10"
+    state = {"w": torch.zeros(3)}
+    dcp.load(state, checkpoint_id=found, no_dist=True)
+    assert state["w"].tolist() == [10.0] * 3
+
+
 class Planted:
     """What an unsafe pickle would run."""
 
