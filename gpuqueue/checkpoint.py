@@ -143,6 +143,8 @@ def _listen() -> None:
     """Let SIGTERM set the flag, where that is nobody's decision against it."""
     import signal
 
+    if "ipykernel" in sys.modules:
+        return  # when a notebook's kernel ends is not for one cell to decide
     found = signal.getsignal(signal.SIGTERM)
     # None: a handler from C, which could not be called from here
     if found is None or found is signal.SIG_IGN or found is _on_signal:
@@ -246,7 +248,7 @@ def checkpoint_dir() -> Path:
     named = os.environ.get("GPUQUEUE_CHECKPOINT_DIR")
     folder = _attempt()
     above = os.path.dirname(os.path.abspath(folder)) if folder else os.getcwd()
-    found = Path(named) if named else Path(above, "checkpoints")
+    found = Path(os.path.expanduser(named)) if named else Path(above, "checkpoints")
     found.mkdir(parents=True, exist_ok=True)
     return found
 
@@ -435,13 +437,13 @@ _UNFINISHED = re.compile(
 )
 _STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)[-_=.]?(\d+)", re.IGNORECASE)
 _SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)(\.[a-z]+)")
-_TRAINER = re.compile(
-    r"optimizer\.(pt|bin)|scheduler\.pt|training_args\.bin|rng_state.*\.pth|"
-    r"(adapter_)?model.*\.safetensors|pytorch_model.*\.bin"
-)
+_TRAINER = re.compile(r"(optimizer|scheduler)\.pt|training_args\.bin|rng_state.*\.pth")
+_ACCELERATE = re.compile(r"(scheduler|sampler)\.bin")
 
 
-def latest_checkpoint(folder: AnyPath | None = None, pattern: str | None = None) -> Path | None:
+def latest_checkpoint(
+    folder: AnyPath | None = None, pattern: str | None = None, *, needs: str | None = None
+) -> Path | None:
     """The newest complete checkpoint in a folder; None if there is none.
 
     Newest is by number: ``step10`` comes after ``step9``. The number after ``step``, ``iter``,
@@ -455,9 +457,13 @@ def latest_checkpoint(folder: AnyPath | None = None, pattern: str | None = None)
         ``checkpoint_dir()`` if it is not given.
     pattern
         Which names count, as in ``step*.pt``. By default all that look like checkpoints.
+    needs
+        A name that must be inside, where you know what your folders end with.
     """
     for path in sorted(_candidates(folder, pattern), key=_age, reverse=True):
         problem = why_incomplete(path)
+        if needs and not problem and not (path / needs).exists():
+            problem = f"it has no {needs}"
         if not problem:
             return path
         _warn(f"{path} is passed over: {problem}")
@@ -497,7 +503,7 @@ def _age(path: Path) -> tuple[bool, int, list[int], float]:
     changed = 0.0
     with contextlib.suppress(OSError):
         changed = path.stat().st_mtime
-    return bool(numbers), int(steps[-1]) if steps else 0, numbers, changed
+    return bool(numbers), int(steps[-1]) if steps else -1, numbers, changed
 
 
 def why_incomplete(path: AnyPath) -> str:
@@ -506,7 +512,8 @@ def why_incomplete(path: AnyPath) -> str:
     A file must be as long as it says (the formats of torch, safetensors, zip) and not empty. A
     folder must hold what its kind writes last: ``.metadata`` beside ``.distcp`` shards, every
     shard that an index names, ``trainer_state.json`` in a ``checkpoint-500`` of Hugging Face's
-    Trainer. This reads no tensors: a flipped bit is not found.
+    Trainer, ``random_states_0.pkl`` in a folder of accelerate's. Tensors are not read: a flipped
+    bit is not found.
     """
     path = os.fspath(path)
     try:
@@ -563,6 +570,8 @@ def _folder_problem(path: str) -> str:
         problem = _json_problem(path, "trainer_state.json", "which Trainer writes last")
         if problem:
             return problem
+    if any(map(_ACCELERATE.fullmatch, files)) and "random_states_0.pkl" not in names:
+        return "it has no random_states_0.pkl, which accelerate writes last"
     problem = _shards_problem(path, files)
     if problem:
         return problem
@@ -633,8 +642,11 @@ def keep(
 
     Parameters
     ----------
-    folder, pattern
-        As for ``latest_checkpoint``.
+    folder
+        ``checkpoint_dir()`` if it is not given.
+    pattern
+        Which names may be removed, as in ``epoch*.pt``. By default those with a number after
+        ``step``, ``iter``, ``checkpoint`` or ``ckpt``: a ``best.pt`` is nobody's to remove.
     last
         How many of the newest stay; 1 or more.
     best
@@ -657,8 +669,8 @@ def keep(
     if mode not in ("min", "max"):
         raise ValueError(f'mode={mode!r}: give "min" or "max"')
     above = os.fspath(folder) if folder is not None else os.fspath(checkpoint_dir())
-    found = [path for path in _candidates(above, pattern) if not why_incomplete(path)]
-    found.sort(key=_age)
+    named = [path for path in _candidates(above, pattern) if pattern or _STEP.search(path.name)]
+    found = sorted((path for path in named if not why_incomplete(path)), key=_age)
     if not found:
         return []
     scores = _scores(above)
