@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuqueue.model import Job, JobState
-from gpuqueue.plan.timeline import Item, Timeline
+from gpuqueue.plan.begin import begun
+from gpuqueue.plan.items import Item
 from gpuqueue.plan.types import Evict
 
 if TYPE_CHECKING:
@@ -122,5 +123,5 @@ class _Room:
         decision = self.decision
         snapshot = decision.snapshot
         left = tuple(job for job in snapshot.running if job.id not in without)
-        timeline = Timeline.of(replace(snapshot, running=left), decision.lanes, decision.now)
+        timeline = begun(replace(snapshot, running=left), decision.lanes, decision.now)
         return timeline.lay(self.line).starts[-1]

@@ -2,8 +2,8 @@
 
 Running a job ahead of its turn is tried on paper first: it is placed now and all the others are
 laid out behind it in queue order, anew. It goes ahead only if that keeps every promise and saves
-more waiting than it causes, at a price that grows with the backlog. Since the plan behind it is again one in queue order,
-what holds on paper now can be kept at every later moment.
+more waiting than it causes, at a price that grows with the backlog. Since the plan behind it is
+again one in queue order, what holds on paper now can be kept at every later moment.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gpuqueue.model import WHOLE
-from gpuqueue.plan.timeline import UNKNOWN, Item, Laid, Stake
+from gpuqueue.plan.ends import UNKNOWN
+from gpuqueue.plan.items import Item, Stake
+from gpuqueue.plan.timeline import Laid
 
 if TYPE_CHECKING:
     from gpuqueue.plan.decide import Decision
