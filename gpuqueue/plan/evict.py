@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING
 
 from gpuqueue.model import Job, JobState
@@ -24,7 +25,7 @@ __all__ = ["evictions"]
 
 _PATIENCE = 60.0
 """Seconds that a job waits for others to end by themselves rather than have them stopped."""
-_MOST = 8
+_MOST = 16
 """For how many waiting jobs room is looked for in one decision."""
 
 
@@ -41,7 +42,7 @@ def evictions(decision: Decision) -> list[Evict]:
     found: list[Evict] = []
     gone: set[int] = set()
     ahead: list[Item] = []
-    stuck: set[Form] = set()
+    stuck: dict[Form, float] = {}
     tried = 0
     for item in decision.items:
         if item.job.id in started:
@@ -49,7 +50,7 @@ def evictions(decision: Decision) -> list[Evict]:
             continue
         if item.priority <= lowest or tried == _MOST:
             break
-        if item.form in stuck:
+        if item.length >= stuck.get(item.form, inf):
             ahead.append(item)
             continue
         tried += 1
@@ -61,7 +62,7 @@ def evictions(decision: Decision) -> list[Evict]:
             gone |= {job.id for job in victims}
             found += [Evict(job.id, item.job.id) for job in victims]
         else:
-            stuck.add(item.form)
+            stuck[item.form] = item.length
         ahead.append(item)
     return found
 

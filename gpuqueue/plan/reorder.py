@@ -174,12 +174,9 @@ class _Search:
 def _price(decision: Decision) -> float:
     """What a second of others' waiting costs here: the more, the longer the backlog lasts.
 
-    Where run times are only learned, it is nothing beyond that second: they are too long for the
-    most part, and so is what would be caused.
+    Where run times are only learned the whole price is asked: what is saved is a guess.
     """
-    if decision.doubtful:
-        return 1.0
-    if not decision.lanes.lanes:
+    if decision.doubtful or not decision.lanes.lanes:
         return _PRICE
     work = sum(_area(item) for item in decision.items)
     lasts = work / (WHOLE * len(decision.lanes.lanes))
