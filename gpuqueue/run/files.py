@@ -3,6 +3,7 @@
 ===================  ==========================================================================
 ``spec.json``        the payload and its surroundings as submitted (holds the environment: 0600)
 ``payload``          a pickled call, a cell's source and inputs, where the kind has one
+``imports``          modules that a cell's notebook has imported, for its spare kernel
 ``<attempt>/``       one start of the job:
 ``  claim``          which runner has it; made by a hard link, so that only one can
 ``  begun``          made empty just before the payload starts; then names its process
