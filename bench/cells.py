@@ -117,10 +117,11 @@ def _array(kernel: _Kernel, size: int, count: int) -> dict[str, float]:
     make = f"import numpy as np\nmade = np.full({n}, 1.0)\nmade[0] = {{}}"
     kernel.run(f"import numpy as np, os, pathlib, time\na = np.ones({n})\nv = np.ones(8){_REST}")
     times: dict[str, list[float]] = {}
+    _warm(kernel)
 
     def cell(name: str, source: str) -> float:
-        _warm(kernel)
         kernel.run(f"rest()\n{_WARM}")
+        wait_for_spare(os.environ["GPUQUEUE_HOME"])
         times.setdefault(name, []).append(kernel.run(source)[0])
         return times[name][-1]
 
