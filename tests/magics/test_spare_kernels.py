@@ -227,12 +227,14 @@ def test_one_that_does_not_answer_costs_no_job(
     spare, runner, *_ = ready(home)
     for stopped in (spare, runner):
         os.kill(stopped, signal.SIGSTOP)
-    ran = book.gpu("import os\nprint('ran', os.environ['GPUQUEUE_JOB_ID'])")
-    job = newest(client)
-    assert ran.stream() == f"ran {job.id}\n"
-    # when it goes on it finds the attempt taken
-    for stopped in (runner, spare):
-        os.kill(stopped, signal.SIGCONT)
+    try:
+        ran = book.gpu("import os\nprint('ran', os.environ['GPUQUEUE_JOB_ID'])")
+        job = newest(client)
+        assert ran.stream() == f"ran {job.id}\n"
+    finally:
+        # when it goes on it finds the attempt taken
+        for stopped in (runner, spare):
+            os.kill(stopped, signal.SIGCONT)
     by_spare(book, home)
     assert "ran" not in newest(client).reason
     assert client.job(job.id).attempt == 1
