@@ -220,6 +220,26 @@ def test_one_that_is_killed_costs_no_job(
     assert (job.attempt, job.state) == (1, JobState.SUCCEEDED)
 
 
+def test_a_job_outlives_the_spare_kernel(
+    book: Notebook, home: Home, client: LocalClient, tmp_path: Path
+) -> None:
+    by_spare(book, home)
+    mark, enough = tmp_path / "it runs", tmp_path / "enough"
+    book.ok(
+        f"%%gpu --bg\nimport pathlib, time\npathlib.Path({str(mark)!r}).touch()\n"
+        f"while not pathlib.Path({str(enough)!r}).exists(): time.sleep(0.01)\nwhence = {WHENCE}"
+    )
+    until(mark.exists, what="it runs")
+    for pid in spares(home):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not ready(home), what="the spare kernel is gone")
+    enough.touch()
+    job = newest(client)
+    until(lambda: client.job(job.id).state is JobState.SUCCEEDED, what="it ends well")
+    book.ok(f"%gpu pull {job.id}")
+    assert book.ok("'gpuqueue.run.spare ' in whence").result == "True"
+
+
 def test_one_that_does_not_answer_costs_no_job(
     book: Notebook, home: Home, client: LocalClient
 ) -> None:
