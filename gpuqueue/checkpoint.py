@@ -80,7 +80,8 @@ def should_stop(*, sync: bool = False) -> bool:
     """Whether this job has been asked to save and exit; call it at the end of every step.
 
     The first call says that the job can do that. Once it is True it stays so. Save, then exit
-    with 0: the job goes back into the queue, and runs again with ``resuming()``.
+    with 0: that now means that the job has stepped aside and wants to run again, not that it is
+    done.
 
     Parameters
     ----------
@@ -391,7 +392,7 @@ def sweep(folder: AnyPath) -> None:
 
 def _abandoned(path: str, pid: int, start: int, where: str) -> bool:
     if where == _here() and start:
-        return _start_of(pid) != start
+        return not _lives(pid, start)
     # of another host, container or boot, where its process cannot be looked up
     try:
         inside = [os.path.join(path, name) for name in os.listdir(path)]
@@ -400,6 +401,17 @@ def _abandoned(path: str, pid: int, start: int, where: str) -> bool:
     with contextlib.suppress(OSError):
         return time.time() - max(os.lstat(each).st_mtime for each in [path, *inside]) > _DAY
     return False
+
+
+def _lives(pid: int, start: int) -> bool:
+    found = _start_of(pid)
+    if found is None:
+        with contextlib.suppress(ProcessLookupError):
+            try:
+                os.kill(pid, 0)
+            except PermissionError:
+                return True  # somebody else's, which /proc does not show
+    return found == start
 
 
 def _start_of(pid: int) -> int | None:
