@@ -81,6 +81,12 @@ class Settings(HasTraits):
         min=0,
         help="Seconds between asking a cancelled job to end and ending it.",
     )
+    save_time = Float(
+        120.0,
+        min=0,
+        help="Seconds that a resumable job has to save when it is to make room for another; then "
+        "it is stopped as by a cancel.",
+    )
     log_limit = Union(
         [Unicode(), Int()],
         default_value="1G",

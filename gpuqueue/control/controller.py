@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from gpuqueue.control.evicting import EVICT, evict, in_front
+from gpuqueue.control.evicting import Evictor, in_front, resumes
 from gpuqueue.control.gauge import Gauge
 from gpuqueue.control.herald import Herald
 from gpuqueue.control.intents import carry_out, with_children
@@ -27,7 +26,7 @@ from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState, Placement, 
 from gpuqueue.paths import Home
 from gpuqueue.plan import History, kind_of, plan
 from gpuqueue.run.files import SPEC, VOID, has_begun, read_claim, read_json, write_json
-from gpuqueue.run.process import alive, boot_id, send_signal
+from gpuqueue.run.process import alive, boot_id
 from gpuqueue.run.wake import Doorbell, ring
 from gpuqueue.settings import SettingsFile, may_autostart
 from gpuqueue.store import Store
@@ -63,6 +62,7 @@ class Controller:
             self.store.close()
             raise
         self._jobs: dict[int, Job] = {}
+        self.evictor = Evictor(home)
         self.machine = Machine()
         self._measure()
         self.idle_since = time.monotonic()
@@ -262,9 +262,8 @@ class Controller:
             # the record may have been written between the two looks
             outcome = outcome_of(folder, job) or self._lost(job)
         if outcome is None:
-            if look and job.state is JobState.EVICTING and job.process is not None:
-                # a lead may have died before it said so; the runner understands it twice
-                send_signal(job.process, signal.SIGTERM)
+            if look and job.state is JobState.EVICTING:
+                self.evictor.press(job, self.settings.current.save_time)
             return False
         self._end(turn, job, outcome)
         return True
@@ -298,11 +297,12 @@ class Controller:
     def _end(self, turn: Turn, job: Job, outcome: Outcome) -> None:
         turn.leave(job)
         self._ordered.pop(job.id, None)
+        self.evictor.forget(job)
         if outcome.again:
             turn.move(
                 job, "requeued", state=JobState.QUEUED, placement=None, process=None,
                 started=None, reason=outcome.reason, expected=None, latest=None, asked="",
-                position=in_front(turn.jobs, job) if job.asked == EVICT else job.position,
+                position=in_front(turn.jobs, job) if outcome.aside else job.position,
             )  # fmt: skip
             return
         ended = turn.move(
@@ -378,7 +378,7 @@ class Controller:
         for start in decision.starts:
             self._start(turn, turn.jobs[start.job], start.placement)
         for stop in decision.evictions:
-            evict(turn, turn.jobs[stop.job], stop.for_job)
+            self.evictor.evict(turn, turn.jobs[stop.job], stop.for_job, settings.save_time)
 
     def _start(self, turn: Turn, job: Job, placement: Placement) -> None:
         started = turn.move(
@@ -400,6 +400,7 @@ class Controller:
             "GPUQUEUE_ATTEMPT_DIR": str(folder),
             "GPUQUEUE_RUN_DIR": str(folder / "run"),
             "GPUQUEUE_HOME": str(self.home.root),
+            "GPUQUEUE_RESUME": "1" if resumes(self.home, job) else "0",
         }
         if job.kind is not JobKind.CELL:
             # a cell's kernel streams by itself, and what it starts is to behave as without %%gpu

@@ -3,31 +3,60 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Mapping
 
 from gpuqueue.control.turn import Turn
 from gpuqueue.model import Job, JobState
+from gpuqueue.paths import Home
+from gpuqueue.run.files import ask_to_stop, is_resumable
 from gpuqueue.run.process import send_signal
 
-__all__ = ["EVICT", "evict", "in_front"]
+__all__ = ["EVICT", "Evictor", "in_front", "resumes"]
 
 EVICT = "evict"
 """What ``Job.asked`` says of a job that is to make room."""
 
 
-def evict(turn: Turn, job: Job, for_job: int) -> None:
-    """Ask a running job to stop, as a cancel does: SIGTERM, and after the grace time SIGKILL.
+class Evictor:
+    """Asks jobs to make room. What it remembers is only for how long it has asked."""
 
-    It keeps its placement until it is gone, and then goes back into the queue.
-    """
-    process = job.process
-    if process is None or job.asked or job.state is not JobState.RUNNING:
-        return
-    turn.move(
-        job, "evicting", state=JobState.EVICTING, asked=EVICT,
-        reason=f"makes room for job {for_job}",
-    )  # fmt: skip
-    turn.actions.append(lambda: send_signal(process, signal.SIGTERM))
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._since: dict[tuple[int, int], float] = {}
+
+    def evict(self, turn: Turn, job: Job, for_job: int, patience: float) -> None:
+        """Decide that a running job is to make room; it keeps its placement until it is gone."""
+        if job.process is None or job.asked or job.state is not JobState.RUNNING:
+            return
+        asked = turn.move(
+            job, "evicting", state=JobState.EVICTING, asked=EVICT,
+            reason=f"makes room for job {for_job}",
+        )  # fmt: skip
+        turn.actions.append(lambda: self.press(asked, patience))
+
+    def press(self, job: Job, patience: float) -> None:
+        """Ask a job once more.
+
+        A resumable one is asked to save and step aside, for ``patience`` seconds. Any other, and
+        one that has not done so by then, gets SIGTERM, as for a cancel, and after the grace time
+        SIGKILL. It does no harm to repeat either; a lead may have died before it asked.
+        """
+        now = time.monotonic()
+        since = self._since.setdefault((job.id, job.attempt), now)
+        if now - since < patience and ask_to_stop(self._home.attempt(job.id, job.attempt)):
+            return
+        if job.process is not None:
+            send_signal(job.process, signal.SIGTERM)
+
+    def forget(self, job: Job) -> None:
+        """An attempt has ended."""
+        self._since.pop((job.id, job.attempt), None)
+
+
+def resumes(home: Home, job: Job) -> bool:
+    """Whether an attempt goes on from what an earlier one has saved."""
+    return any(is_resumable(home.attempt(job.id, earlier)) for earlier in range(1, job.attempt))
 
 
 def in_front(jobs: Mapping[int, Job], job: Job) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuqueue.model import Job, JobKind, JobState, ProcessId
-from gpuqueue.run.files import VOID, read_exit, read_json, read_payload, take_claim
+from gpuqueue.run.files import VOID, has_heard, read_exit, read_json, read_payload, take_claim
 from gpuqueue.run.process import (
     alive,
     boot_id,
@@ -25,7 +25,10 @@ __all__ = ["Outcome", "outcome_of", "signal_name", "sweep", "void"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What to record about a job that ended; ``again`` puts it back into the queue."""
+    """What to record about a job that ended.
+
+    ``again`` puts it back into the queue, with ``aside`` at the head of its priority.
+    """
 
     state: JobState
     returncode: int | None
@@ -33,6 +36,7 @@ class Outcome:
     started: float | None = None
     ended: float | None = None
     again: bool = False
+    aside: bool = False
 
     @classmethod
     def lost(cls, process: ProcessId, *, again: bool) -> Outcome:
@@ -47,6 +51,11 @@ class Outcome:
     def cancelled(cls, why: str) -> Outcome:
         """It was cancelled before it began."""
         return cls(JobState.CANCELLED, None, why)
+
+    @classmethod
+    def stepped_aside(cls, why: str) -> Outcome:
+        """It made room, and goes on when it comes to it again."""
+        return cls(JobState.FAILED, None, why, again=True, aside=True)
 
     @classmethod
     def again_because(cls, why: str) -> Outcome:
@@ -81,10 +90,11 @@ def outcome_of(folder: Path, job: Job) -> Outcome | None:
     if record.get("asked") == "cancel":
         if job.asked == "evict":
             # whatever its exit code: a program may save its state and end well on SIGTERM
-            return Outcome(
-                JobState.FAILED, code, "was stopped for a job of higher priority", again=True
-            )
+            return Outcome.stepped_aside("was stopped for a job of higher priority")
         return Outcome(JobState.CANCELLED, code, "cancelled while it ran", started, ended)
+    if code == 0 and has_heard(folder):
+        for_whom = " for a job of higher priority" if job.asked == "evict" else ", as it was asked"
+        return Outcome.stepped_aside(f"saved its state and stepped aside{for_whom}")
     if code == 0:
         return Outcome(JobState.SUCCEEDED, 0, "", started, ended)
     told = ""

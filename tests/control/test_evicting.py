@@ -3,7 +3,9 @@
 from conftest import until
 
 import gpuqueue
+from gpuqueue.client import default_client
 from gpuqueue.model import JobState
+from gpuqueue.run.files import is_resumable, read_exit
 
 
 def _runs_twice(folder, name):
@@ -61,3 +63,76 @@ def test_a_cancel_ends_it_while_it_makes_room(home, tmp_path):
     (tmp_path / "go").touch()
     assert high.wait(60) == 0
     until(lambda: low.state is JobState.CANCELLED)
+
+
+RESUMABLE = """
+import os, sys, time
+from pathlib import Path
+from gpuqueue import checkpoint
+
+folder = checkpoint.checkpoint_dir()
+last = checkpoint.latest_checkpoint(folder, "step*.txt")
+step = int(Path(last).read_text()) if last else 0
+with open("seen", "a") as file:
+    print(step, os.environ["GPUQUEUE_RESUME"], checkpoint.resuming(), file=file)
+while not Path("go").exists():
+    step += 1
+    if checkpoint.should_stop():
+        with checkpoint.atomic_path(folder / f"step{step}.txt") as path:
+            Path(path).write_text(str(step))
+        sys.exit(0)
+    time.sleep(0.01)
+"""
+
+
+def test_a_resumable_job_saves_and_goes_on(home, tmp_path):
+    home.config.write_text("grace = 60\ngpus = [0]\n")
+    (tmp_path / "train.py").write_text(RESUMABLE)
+    low = gpuqueue.submit(["python", "train.py"], cwd=tmp_path, preemptible=True)
+    until(lambda: is_resumable(home.attempt(low.id, 1)) and low.state is JobState.RUNNING)
+    high = gpuqueue.submit(["true"], priority=1)
+    assert high.wait(60) == 0
+    until(lambda: low.record.attempt == 2 and len((tmp_path / "seen").read_text().split("\n")) == 3)
+    first, second = (line.split() for line in (tmp_path / "seen").read_text().splitlines())
+    assert first == ["0", "0", "False"]
+    assert int(second[0]) > 0
+    assert second[1:] == ["1", "True"]
+    (tmp_path / "go").touch()
+    assert low.wait(60) == 0
+    kinds = [event.kind for event in default_client().store.events(job_id=low.id)]
+    assert kinds == ["submitted", "starting", "started", "evicting", "requeued", "starting",
+                     "started", "ended"]  # fmt: skip
+    read = read_exit(home.attempt(low.id, 1))
+    assert (read["returncode"], read["asked"]) == (0, "")  # it was no signal that stopped it
+
+
+def test_one_that_does_not_step_aside_in_time_is_stopped(home, tmp_path):
+    home.config.write_text("grace = 0.2\nsave_time = 0.2\ngpus = [0]\n")
+    (tmp_path / "deaf.py").write_text(
+        "import time\nfrom gpuqueue import checkpoint\ncheckpoint.should_stop()\ntime.sleep(600)\n"
+    )
+    low = gpuqueue.submit(["python", "deaf.py"], cwd=tmp_path, preemptible=True)
+    until(lambda: is_resumable(home.attempt(low.id, 1)) and low.state is JobState.RUNNING)
+    high = gpuqueue.submit(["true"], priority=1)
+    assert high.wait(60) == 0
+    until(lambda: low.record.attempt == 2)
+    low.cancel()
+
+
+def test_a_job_that_ends_as_it_is_asked_has_succeeded(home, tmp_path):
+    home.config.write_text("gpus = [0]\n")
+    (tmp_path / "last.py").write_text(
+        "import pathlib, time\n"
+        "from gpuqueue import checkpoint\n"
+        "checkpoint.should_stop()\n"
+        "while not pathlib.Path('go').exists():\n"
+        "    time.sleep(0.01)\n"
+    )
+    low = gpuqueue.submit(["python", "last.py"], cwd=tmp_path, preemptible=True)
+    until(lambda: is_resumable(home.attempt(low.id, 1)) and low.state is JobState.RUNNING)
+    high = gpuqueue.submit(["true"], priority=1)
+    until(lambda: low.state is JobState.EVICTING)
+    (tmp_path / "go").touch()
+    assert low.wait(60) == 0
+    assert (low.record.attempt, low.state) == (1, JobState.SUCCEEDED)
+    assert high.wait(60) == 0
