@@ -19,7 +19,7 @@ from gpuqueue.control.herald import Herald
 from gpuqueue.control.intents import carry_out, with_children
 from gpuqueue.control.launch import Launcher
 from gpuqueue.control.machine import FACT, Machine, seen_on, snapshot_of, usage_of
-from gpuqueue.control.outcome import Outcome, outcome_of, sweep, void
+from gpuqueue.control.outcome import Outcome, is_loss, outcome_of, sweep, void
 from gpuqueue.control.turn import Turn
 from gpuqueue.errors import GpuqueueError, StateVersionError
 from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState, Placement, Reading
@@ -41,7 +41,7 @@ _READ_IDLE = 5.0
 _REST = 0.05
 """Seconds between two plans at most; a long queue takes half of the time for planning."""
 _CLAIM_PATIENCE = 5.0
-_MOST_ATTEMPTS = 5
+_MOST_LOSSES = 4
 _LEAST = 1.0
 """Seconds. What is learned of shorter jobs differs by chance only; no order is to hang on it."""
 _REMEMBERED = 5000
@@ -291,8 +291,18 @@ class Controller:
             return Outcome.cancelled("cancelled while it ran; its runner was killed")
         # after a power cut the mark may be missing although the payload had begun
         begun = has_begun(folder) or job.process.boot != boot_id()
-        again = job.request.restartable or (not begun and job.attempt < _MOST_ATTEMPTS)
+        # one that takes its runner or the machine down each time must not do so for ever
+        again = self._losses(job) < _MOST_LOSSES and (job.request.restartable or not begun)
         return Outcome.lost(job.process, again=again)
+
+    def _losses(self, job: Job) -> int:
+        """How often a job has been put back because its runner was gone."""
+        reasons = (
+            event.data.get("reason", "")
+            for event in self.store.events(job_id=job.id)
+            if event.kind == "requeued"
+        )
+        return sum(is_loss(reason) for reason in reasons)
 
     def _end(self, turn: Turn, job: Job, outcome: Outcome) -> None:
         turn.leave(job)

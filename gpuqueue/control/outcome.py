@@ -20,7 +20,7 @@ from gpuqueue.run.process import (
     session_of,
 )
 
-__all__ = ["Outcome", "outcome_of", "signal_name", "sweep", "void"]
+__all__ = ["Outcome", "is_loss", "outcome_of", "signal_name", "sweep", "void"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,7 @@ class Outcome:
     @classmethod
     def lost(cls, process: ProcessId, *, again: bool) -> Outcome:
         """The runner is gone and left no exit record."""
-        if process.boot != boot_id():
-            why = "interrupted: the machine restarted while it ran"
-        else:
-            why = "lost: its runner was killed, and the job with it"
+        why = _RESTARTED if process.boot != boot_id() else _KILLED
         return cls(JobState.FAILED, None, why, again=again)
 
     @classmethod
@@ -61,6 +58,15 @@ class Outcome:
     def again_because(cls, why: str) -> Outcome:
         """It did not begin and goes back into the queue."""
         return cls(JobState.FAILED, None, why, again=True)
+
+
+_RESTARTED = "interrupted: the machine restarted while it ran"
+_KILLED = "lost: its runner was killed, and the job with it"
+
+
+def is_loss(reason: str) -> bool:
+    """Whether a job was put back because its runner was gone."""
+    return reason in (_RESTARTED, _KILLED)
 
 
 def void(folder: Path) -> bool:

@@ -288,3 +288,14 @@ def test_files_a_job_makes_have_the_submitter_s_umask(home, tmp_path):
         os.umask(before)
     job.wait(60)
     assert (tmp_path / "made").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_restartable_job_that_loses_its_runner_again_and_again_is_given_up(home):
+    job = gpuqueue.submit(["sleep", "600"], restartable=True)
+    for attempt in range(1, 6):
+        until(lambda attempt=attempt: job.record.attempt == attempt and job.record.process)
+        send_signal(job.record.process, signal.SIGKILL)
+        until(lambda attempt=attempt: job.record.attempt > attempt or job.done())
+    assert job.state is JobState.FAILED
+    assert job.record.attempt == 5
+    assert "lost" in job.reason
