@@ -20,11 +20,12 @@ from gpuqueue.control.intents import carry_out, with_children
 from gpuqueue.control.launch import Launcher
 from gpuqueue.control.machine import FACT, Machine, seen_on, snapshot_of, usage_of
 from gpuqueue.control.outcome import Outcome, is_loss, outcome_of, sweep, void
+from gpuqueue.control.teacher import Teacher
 from gpuqueue.control.turn import Turn
 from gpuqueue.errors import GpuqueueError, StateVersionError
 from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState, Placement, Reading
 from gpuqueue.paths import Home
-from gpuqueue.plan import History, kind_of, plan
+from gpuqueue.plan import plan
 from gpuqueue.run.files import SPEC, VOID, has_begun, read_claim, read_json, write_json
 from gpuqueue.run.process import alive, boot_id
 from gpuqueue.run.wake import Doorbell, ring
@@ -42,8 +43,6 @@ _REST = 0.05
 """Seconds between two plans at most; a long queue takes half of the time for planning."""
 _CLAIM_PATIENCE = 5.0
 _MOST_LOSSES = 4
-_LEAST = 1.0
-"""Seconds. What is learned of shorter jobs differs by chance only; no order is to hang on it."""
 _REMEMBERED = 5000
 """How many successful runs a new lead learns from."""
 
@@ -70,8 +69,7 @@ class Controller:
         self._stopping = threading.Event()
         self._newest = self._found = 0
         self._ordered: dict[int, float] = {}
-        self._history = History()
-        self._untaught: list[int] = []
+        self.teacher = Teacher()
         self._last_read = self._rest_until = 0.0
         self._published: dict[str, Any] = {}
         self._trouble = ""
@@ -86,9 +84,10 @@ class Controller:
         self.launcher.start()
         self._jobs = {job.id: job for job in self.store.live()}
         self._newest = self._found = max(self._jobs, default=0)
-        self._untaught = list(self._jobs)
         self._fresh = set(self._jobs)
-        self._remember()
+        ended = self.store.jobs(states=[JobState.SUCCEEDED], limit=_REMEMBERED)
+        self.teacher.remember(reversed(ended))
+        self.teacher.expect(self._jobs)
         lines: list[str] = []
         tick = True
         next_tick = time.monotonic() + TICK
@@ -178,7 +177,7 @@ class Controller:
                 # a fact, not a decision: it stays even if this turn cannot be recorded
                 turn.jobs[job.id] = self._jobs[job.id] = job
                 self._newest = max(self._newest, job.id)
-                self._untaught.append(job.id)
+                self.teacher.expect([job.id])
                 self._fresh.add(job.id)
                 changed = True
         # an exit may ring before this lead has seen its claim
@@ -321,50 +320,12 @@ class Controller:
             started=job.started or outcome.started,
         )  # fmt: skip
         if ended.state is JobState.SUCCEEDED:
-            self._note(ended)
-            # those of its kind that wait are believed to take what is known by now
-            self._untaught += [
-                other.id
-                for other in turn.jobs.values()
-                if other.command == job.command and other.owner == job.owner
-            ]
-
-    # -- what earlier runs teach -------------------------------------------------------------
-
-    def _remember(self) -> None:
-        self._history = History()
-        ended = self.store.jobs(states=[JobState.SUCCEEDED], limit=_REMEMBERED)
-        for job in reversed(ended):
-            self._note(job)
-
-    def _note(self, job: Job) -> None:
-        """Take in a job that succeeded."""
-        if _teaches(job) and job.started is not None and job.ended is not None:
-            kind = kind_of(job.owner, job.command, job.request)
-            self._history.add(kind, max(0.0, job.ended - job.started))
-
-    def _teach(self, turn: Turn) -> None:
-        """Give jobs that came without an estimate the one that their command has taught.
-
-        It stays with the job, so that whoever explains its waiting plans on the same.
-        """
-        for job_id in self._untaught:
-            job = turn.jobs.get(job_id)
-            if job is None or job.state is not JobState.QUEUED or not _teaches(job):
-                continue
-            if job.request.eta is None:
-                found = self._history.estimate(kind_of(job.owner, job.command, job.request))
-                if found is None or found.run_time is None:
-                    continue
-                run_time = max(found.run_time, _LEAST)
-                if (job.learned, job.sound) != (run_time, found.sound):
-                    turn.learn(job_id, run_time, sound=found.sound)
-        self._untaught = []
+            self.teacher.note(ended)
 
     # -- starts ------------------------------------------------------------------------------
 
     def _decide(self, turn: Turn) -> None:
-        self._teach(turn)
+        self.teacher.teach(turn)
         waiting = [job for job in turn.jobs.values() if job.state is JobState.QUEUED]
         if not waiting:
             return
@@ -444,10 +405,3 @@ class Controller:
         if spec := self.store.spec(job.id):
             path.parent.mkdir(mode=0o700, exist_ok=True)
             write_json(path, json.loads(spec))
-
-
-def _teaches(job: Job) -> bool:
-    """Whether the command says what ran: a cell's or a nameless function's does not."""
-    return job.kind is JobKind.SCRIPT or (
-        job.kind is JobKind.FUNCTION and "<lambda>" not in job.command
-    )
