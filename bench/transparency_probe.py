@@ -111,7 +111,7 @@ class _Describe:
         ]
         if slots and isinstance(state, dict):
             state = {**{s: getattr(value, s, None) for s in slots}, **state}
-        if isinstance(state, dict) and kind.__module__.partition(".")[0] not in (
+        if isinstance(state, dict) and str(kind.__module__).partition(".")[0] not in (
             "matplotlib",
             "tqdm",
             "ipywidgets",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -367,12 +368,14 @@ def bring_back(
     origins: Mapping[int, Any] = copies if objects is None else objects  # type: ignore[assignment]
     folder = client.home.attempt(job.id, max(1, job.attempt))
     most = _most(job) if names is None else None
+    told = read_json(folder / "outcome.json") or {}
+    if just_run:
+        _go(told.get("where") or {}, place)
     try:
         loaded = load_file(folder / RESULT, most=most, origins=origins)
     except (OSError, ValueError, EOFError) as error:
         place.write(f"gpuqueue: the result of job {job.id} cannot be read: {error}\n")
         return {}
-    told = read_json(folder / "outcome.json") or {}
     values, problems = loaded.values, told.get("problems", {}) | loaded.problems
     if copies is not None:
         _add_inputs(copies, values, space, names)
@@ -449,6 +452,17 @@ def _change(values: Mapping[str, Any], origins: Mapping[int, Any], space: dict[s
                 delattr(kind, name)
 
 
+def _go(where: Mapping[str, Any], place: Place) -> None:
+    """Go where the cell has gone, and look for modules where it did, before any is needed."""
+    if folder := where.get("folder"):
+        try:
+            os.chdir(folder)
+        except OSError as error:
+            place.write(f"gpuqueue: the working directory stays as it was: {error}\n")
+    if path := where.get("path"):
+        sys.path[:] = path
+
+
 def _surround(around: Mapping[str, Any], place: Place) -> None:
     """Make this kernel's surroundings what the cell has made of the job's."""
     from gpuqueue.run import ambient
@@ -456,10 +470,5 @@ def _surround(around: Mapping[str, Any], place: Place) -> None:
     os.environ.update(around.get("environ", {}))
     for name in around.get("unset", ()):
         os.environ.pop(name, None)
-    if folder := around.get("folder"):
-        try:
-            os.chdir(folder)
-        except OSError as error:
-            place.write(f"gpuqueue: the working directory stays as it was: {error}\n")
     for name in ambient.put(around.get("states", {})):
         place.write(f"gpuqueue: what the cell changed of the {name} could not be put here\n")

@@ -418,6 +418,7 @@ def _take_torch() -> Any:
         "anomaly": torch.is_anomaly_enabled(),
         "cudnn": [cudnn.enabled, cudnn.benchmark, cudnn.deterministic],
         "print": {n: getattr(torch._tensor_str.PRINT_OPTS, n) for n in fields},  # noqa: SLF001
+        "hooks": torch.utils.hooks.RemovableHandle.next_id,
     }
 
 
@@ -430,6 +431,7 @@ def _put_torch(state: Any) -> None:
     torch = _module("torch")
     now = _take_torch()
     cudnn = torch.backends.cudnn
+    handles = torch.utils.hooks.RemovableHandle
     puts: dict[str, Callable[[Any], Any]] = {
         "dtype": lambda value: torch.set_default_dtype(getattr(torch, value)),
         "device": torch.set_default_device,
@@ -442,6 +444,8 @@ def _put_torch(state: Any) -> None:
             cudnn, dict(zip(("enabled", "benchmark", "deterministic"), value, strict=True))
         ),
         "print": lambda value: _set(torch._tensor_str.PRINT_OPTS, value),  # noqa: SLF001
+        # a hook is known by a number, which must not be given out twice
+        "hooks": lambda value: _set(handles, {"next_id": max(value, handles.next_id)}),
     }
     for name, value in state.items():
         if now[name] != value:

@@ -119,13 +119,14 @@ class CellKernel:
                 parts.append(json.loads(buffer[start : start + size] or b"{}"))
                 start += size
             del buffer[:end]
-            header, parent, metadata, content = parts
+            header, parent, metadata, content, buffers = parts
             found.append(
                 {
                     "type": header["msg_type"],
                     "request": parent.get("msg_id", ""),
                     "metadata": metadata,
                     "content": content,
+                    "buffers": buffers or [],
                 }
             )
         return found
@@ -292,6 +293,7 @@ class CellRun:
                 "names": told.get("names", []),
                 "problems": told.get("problems", {}),
                 "deleted": told.get("deleted", []),
+                "where": told.get("where", {}),
             },
         )
 

@@ -20,6 +20,7 @@ Each order but the last ends with a report of type ``gpuqueue_reply``.
 
 from __future__ import annotations
 
+import binascii
 import json
 import os
 import sys
@@ -28,8 +29,8 @@ from typing import Any
 
 __all__ = ["FRAME", "main", "read_orders"]
 
-FRAME = 4
-"""Parts of a report: header, parent header, metadata, content; each JSON."""
+FRAME = 5
+"""Parts of a report: header, parent header, metadata, content, buffers (in base 64); each JSON."""
 
 _NO_KEYBOARD = "a job has no keyboard: pass values as variables"
 
@@ -49,11 +50,13 @@ class ReportPipe:
         self._handle = handle
 
     def send_multipart(self, parts: list[Any], *_: Any, **__: Any) -> None:
-        """Write one message as a frame: four lengths, then four JSON texts."""
+        """Write one message as a frame: the lengths of its parts, then the parts."""
         frames = [bytes(part) for part in parts]
         # topic, delimiter, signature, the four that matter, buffers
         at = frames.index(b"<IDS|MSG>") + 2
-        kept = frames[at : at + FRAME]
+        end = at + FRAME - 1
+        buffers = [binascii.b2a_base64(part, newline=False).decode() for part in frames[end:]]
+        kept = [*frames[at:end], json.dumps(buffers).encode() if buffers else b""]
         data = b"".join(len(part).to_bytes(4, "little") for part in kept) + b"".join(kept)
         view = memoryview(data)
         try:

@@ -9,12 +9,13 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from gpuqueue.run.commtraffic import CommTraffic
+
 __all__ = ["Outputs", "collapse", "without_escapes"]
 
 STREAM_LIMIT = 4 << 20
 """Characters of text that are kept for the notebook; all of it goes to the log."""
 
-_WIDGET = "application/vnd.jupyter.widget-view+json"
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
@@ -62,8 +63,9 @@ def _collapse_line(line: str) -> str:
 class Outputs:
     """Writes ``outputs.jsonl`` (nbformat output dictionaries, a line each) and the log.
 
-    Two kinds are not nbformat's own: ``update_display_data`` and ``clear_output``. Outputs that
-    can be updated have ``transient`` with their ``display_id``.
+    Three kinds are not nbformat's own: ``update_display_data``, ``clear_output`` and ``comm``,
+    which is what a widget says to the front end. Outputs that can be updated have ``transient``
+    with their ``display_id``.
     """
 
     def __init__(self, path: str, log: Any = None) -> None:
@@ -75,9 +77,10 @@ class Outputs:
         self._kept_back = 0
         self._last: tuple[str, str] = ("stdout", "")
         self._midline = False
+        self._comms = CommTraffic(self._write)
 
     def take(self, report: Mapping[str, Any]) -> None:
-        """Write down what a kernel published; comm and other messages are not outputs."""
+        """Write down what a kernel published, as far as a front end would show it."""
         kind, content = report["type"], report["content"]
         if kind == "stream":
             self._stream(content["name"], content["text"])
@@ -87,6 +90,8 @@ class Outputs:
             self._write({"output_type": kind, "wait": bool(content.get("wait"))})
         elif kind == "error":
             self.error(content["ename"], content["evalue"], content["traceback"])
+        elif kind in ("comm_open", "comm_msg", "comm_close"):
+            self._comms.take(report)
 
     def _stream(self, name: str, text: str) -> None:
         text = collapse(text)
@@ -101,9 +106,7 @@ class Outputs:
 
     def _display(self, kind: str, content: Mapping[str, Any]) -> None:
         self.flush()
-        data = dict(content["data"])
-        if len(data) > 1:
-            data.pop(_WIDGET, None)  # its model lives in this process only
+        data = content["data"]
         output: dict[str, Any] = {
             "output_type": kind,
             "data": data,
@@ -141,6 +144,7 @@ class Outputs:
     def close(self) -> None:
         """Write what is left."""
         self.flush()
+        self._comms.flush()
         self._log.flush()
 
     def _write(self, output: Mapping[str, Any]) -> None:

@@ -52,6 +52,7 @@ class _Work:
     environ: Mapping[str, str]
     magics: Mapping[str, Mapping[str, Any]]
     folder: str
+    path: list[str]
     result: Any = None
 
 
@@ -129,7 +130,7 @@ def prepare() -> None:
     shell.events.register("post_run_cell", remember)
     ambient.put(states, imported=around["imported"])
     work.states = ambient.take()
-    work.environ, work.folder = dict(os.environ), os.getcwd()
+    work.environ, work.folder, work.path = dict(os.environ), os.getcwd(), list(sys.path)
     # taking them may have used some
     ambient.put({n: data for n, data in states.items() if "random" in n}, wait=False)
 
@@ -177,6 +178,7 @@ def finish() -> None:
             names_of[f"{CHANGE}{number}>"] = _called(value)
         if classes:
             extras["<classes>"] = classes
+        extras |= _widgets(work.inputs, namespace)
     new = {
         kind: {n: one for n, one in magics.items() if work.magics[kind].get(n) is not one}
         for kind, magics in own_magics(shell).items()
@@ -211,8 +213,28 @@ def finish() -> None:
             "names": [name for name in values if name not in problems],
             "problems": told | missing,
             "deleted": [name for name in work.before if _was_deleted(name)],
+            "where": _where(),
         },
     )
+
+
+def _widgets(inputs: Any, namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """The widgets that the cell has made: who shows one talks to it, whatever names it has."""
+    from gpuqueue.run.comms import live_widgets
+    from gpuqueue.run.deep import with_room
+    from gpuqueue.run.pickling import Sender
+
+    made = [one for one in live_widgets().values() if inputs.number_of(one) is None]
+
+    def can_go(value: Any) -> bool:
+        with contextlib.suppress(Exception):
+            Sender(namespace, None, inputs.numbers, inputs.number_of).dump(value)
+            return True
+        return False
+
+    if made and not with_room(lambda: can_go(made)):
+        made = [one for one in made if can_go(one)]
+    return {"<widgets>": made} if made else {}
 
 
 def _called(value: Any) -> str:
@@ -229,15 +251,23 @@ def _around() -> dict[str, Any]:
 
     work = _Work
     now, environ = ambient.take(), dict(os.environ)
+    return {
+        "states": {n: data for n, data in now.items() if work.states.get(n) != data},
+        "environ": {n: v for n, v in environ.items() if work.environ.get(n) != v},
+        "unset": [name for name in work.environ if name not in environ],
+    }
+
+
+def _where() -> dict[str, Any]:
+    """Where modules are found now, if that has changed: needed to load what comes back."""
+    work, found = _Work, {}
     with contextlib.suppress(FileNotFoundError):  # the cell has removed the folder it is in
-        folder = os.getcwd()
-        return {
-            "states": {n: data for n, data in now.items() if work.states.get(n) != data},
-            "environ": {n: v for n, v in environ.items() if work.environ.get(n) != v},
-            "unset": [name for name in work.environ if name not in environ],
-            "folder": folder if folder != work.folder else None,
-        }
-    return {}
+        if (folder := os.getcwd()) != work.folder:
+            found["folder"] = folder
+    path = list(sys.path)
+    if path != work.path and all(isinstance(entry, str) for entry in path):
+        found["path"] = path  # type: ignore[assignment]
+    return found
 
 
 def _drain(stream: Any, patience: float = 2.0) -> None:

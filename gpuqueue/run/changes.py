@@ -20,7 +20,8 @@ import weakref
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from gpuqueue.run.pickling import DEVICE, Sender
+from gpuqueue.run.deep import has_room, with_room
+from gpuqueue.run.pickling import DEVICE, Sender, is_filled_in_place
 from gpuqueue.run.values import MAPPED, load_file
 
 __all__ = ["Inputs", "become", "same_bytes"]
@@ -97,7 +98,7 @@ class Inputs:
             self.numbers[id(value)] = number
             self._held[number] = _Held(value)
         self._roots = {name: _Held(value) for name, value in values.items()}
-        self._before = self._look(self._roots)
+        self._before = with_room(lambda: self._look(self._roots))
 
     def number_of(self, value: Any) -> int | None:
         """The number under which an object came; None if it is another one."""
@@ -117,14 +118,16 @@ class Inputs:
                 text, buffers = sender.dump(value)
                 digest = hashlib.blake2b(text).digest()
                 found[name] = digest, [len(buffer.raw()) for buffer in buffers]
-            except Exception as error:  # noqa: BLE001 - whatever the value's own code raises
+            except Exception as error:
+                if isinstance(error, RecursionError) and not has_room():
+                    raise
                 found[name] = error
                 sender = Sender(self._namespace, self._hidden)
         return found
 
     def changes(self) -> tuple[dict[int, Any], dict[int, dict[str, Any]]]:
         """Objects that are other than they came, and class attributes that are; both by number."""
-        now = self._look(self._before)
+        now = with_room(lambda: self._look(self._before))
         # where no pickle has changed, only what travels beside the pickles can have
         only_bytes = all(now[name] == before for name, before in self._before.items())
         if only_bytes and not any(sizes for _, sizes in now.values()):
@@ -215,7 +218,7 @@ def _has_bytes(value: Any) -> bool:
     tables: Any = getattr(sys.modules.get("pandas"), "core", None)
     if tables is not None and isinstance(value, tables.generic.NDFrame):
         return True
-    return kind.__module__.startswith(("numpy", "torch")) or kind in (bytearray, memoryview)
+    return str(kind.__module__).startswith(("numpy", "torch")) or kind in (bytearray, memoryview)
 
 
 def _shallow(value: Any, sender: Sender) -> tuple[bytes, list[Any]]:
@@ -262,8 +265,11 @@ def _become(old: Any, new: Any) -> bool:
     if torch is not None and isinstance(old, torch.Generator):
         old.set_state(new.get_state())
         return True
-    if isinstance(old, types.FunctionType):
-        return True  # loading the new one has filled the old one
+    if is_filled_in_place(old):
+        if isinstance(old, BaseException):
+            old.args = new.args
+        _become_container(old, new)
+        return True
     tables: Any = getattr(sys.modules.get("pandas"), "core", None)
     if tables is not None and isinstance(old, tables.generic.NDFrame):
         flags = vars(old).get("_flags")  # they refer to it

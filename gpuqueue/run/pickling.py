@@ -30,12 +30,15 @@ from typing import Any
 import cloudpickle
 from cloudpickle import cloudpickle as inner
 
-__all__ = ["DEVICE", "Sender", "is_filled", "loading", "main_namespace"]
+from gpuqueue.run import comms, twins
+
+__all__ = ["DEVICE", "Sender", "is_filled", "is_filled_in_place", "loading", "main_namespace"]
 
 _new_object: Any = vars(copyreg)["__newobj__"]
 DEVICE = "_gpuqueue_device"
 """On a tensor: the device that it was on in the job, where this process has it on the CPU."""
 
+_BUNCH = ("sklearn.utils._bunch", "Bunch")
 _WORTH = 1 << 20
 _TIMES = 4
 """A view takes the array behind it along if that is small, or not much larger than itself."""
@@ -68,7 +71,8 @@ def loading(into: dict[str, Any] | None = None) -> Iterator[None]:
         return
     _target.append(into)
     try:
-        yield
+        with comms.quietly():
+            yield
     finally:
         _target.pop()
 
@@ -127,6 +131,20 @@ def make_weakref(value: Any) -> Any:
     return weakref.ref(value if value is not None else types.SimpleNamespace())
 
 
+def make_proxy(value: Any, callable_: bool) -> Any:
+    """A weak proxy; a dead one to nothing."""
+    if value is None:
+        value = _Called() if callable_ else types.SimpleNamespace()
+    return weakref.proxy(value)
+
+
+class _Called:
+    """What a dead proxy, which could be called, is to."""
+
+    def __call__(self) -> None:
+        """Never called: nothing keeps it."""
+
+
 def make_cell() -> types.CellType:
     """A cell of a closure; the functions that share it fill it."""
     return types.CellType()
@@ -160,6 +178,15 @@ def fill_exception(made: BaseException, state: Any) -> None:
     """What an exception has beside its arguments."""
     made.__cause__, made.__context__, made.__suppress_context__ = state[:3]
     vars(made).update(state[3])
+
+
+def fill_plainly(made: Any, state: Mapping[str, Any]) -> None:
+    """Attributes of an object whose own way of being filled would add or lose some."""
+    vars(made).clear()
+    vars(made).update(state)
+    if hasattr(made, "_patch_step_function"):
+        # an optimizer's, without which its hooks are not called
+        made._patch_step_function()  # noqa: SLF001
 
 
 def make_view(  # noqa: PLR0917
@@ -283,6 +310,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         """Ids of the arrays and storages that are sent anyhow."""
         self.whole = False
         """Whether this is one object by itself, in which no array is a view."""
+        self._twins = twins.here()
+        self._special = comms.special()
         self._kept: list[Any] = []
         self._devices: dict[int, str] = {}
         """Where the memory of tensors belongs, by the id of their storage."""
@@ -292,13 +321,21 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         kind = type(obj)
         if kind in _REDUCERS:
             return _REDUCERS[kind](obj)
+        if id(obj) in self._twins:
+            return twins.twin, (self._twins[id(obj)],)
+        if _forwards(kind):
+            return _new_object, (kind,), dict(vars(obj)), None, None, fill_plainly
+        if (kind.__module__, kind.__name__) == _BUNCH:  # its own way leaves out its attributes
+            return _new_object, (kind,), dict(vars(obj)), None, iter(obj.items()), fill_plainly
+        if isinstance(obj, self._special) and (reduced := comms.reduce(obj)):
+            return reduced
         if isinstance(obj, BaseException) and _has_own_way_to_begin(kind):
             state = (obj.__cause__, obj.__context__, obj.__suppress_context__, dict(vars(obj)))
             return make_exception, (kind, obj.args), state, None, None, fill_exception
         tables: Any = getattr(sys.modules.get("pandas"), "core", None)
         if not self.whole and tables is not None and isinstance(obj, tables.generic.NDFrame):
             return self._table(obj)
-        library = kind.__module__
+        library = str(kind.__module__)  # a class that was made by hand may have none
         of_library = library.startswith(("numpy", "torch")) or "torch.optim" in sys.modules
         if of_library and (found := self._of_library(kind, obj)):
             return found
@@ -331,9 +368,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return None  # it is being imported
         if kind is torch.Tensor or kind is torch.nn.Parameter:
             return self._tensor(torch, obj)
-        if isinstance(obj, torch.optim.Optimizer) and _inherits(kind, "__reduce__", object):
-            # its own way leaves out hooks, and that a scheduler watches it
-            return _new_object, (kind,), dict(vars(obj))
+        if _is_filled_plainly(torch, kind):
+            return _new_object, (kind,), dict(vars(obj)), None, None, fill_plainly
         if kind is torch.UntypedStorage and obj.device.type in ("cpu", "cuda"):
             return self._storage(torch, obj)
         return None
@@ -419,6 +455,14 @@ def _content(cell: types.CellType) -> tuple[Any, ...]:
         return ()
 
 
+def _behind(proxy: Any) -> Any:
+    """What a weak proxy is to; None if that is gone."""
+    try:
+        return proxy.__reduce_ex__.__self__
+    except ReferenceError:
+        return None
+
+
 def _reduce_cached(value: Any) -> Any:
     if value.__module__ != "__main__":
         return value.__reduce__()
@@ -428,6 +472,8 @@ def _reduce_cached(value: Any) -> Any:
 
 _REDUCERS: dict[type, Callable[[Any], Any]] = {
     weakref.ReferenceType: lambda value: (make_weakref, (value(),)),
+    weakref.ProxyType: lambda value: (make_proxy, (_behind(value), False)),
+    weakref.CallableProxyType: lambda value: (make_proxy, (_behind(value), True)),
     types.CellType: lambda _: (make_cell, ()),
     functools._lru_cache_wrapper: _reduce_cached,  # noqa: SLF001 - there is no public name
 }
@@ -452,6 +498,57 @@ class _Referring(_Pickler):
 def _inherits(kind: type, name: str, base: type) -> bool:
     """Whether a class leaves a method as its base has it."""
     return getattr(kind, name) is getattr(base, name)
+
+
+def _is_filled_plainly(torch: Any, kind: type) -> bool:
+    """Whether a class's own way of being pickled leaves out part of what its objects have.
+
+    An optimizer's leaves out hooks, and that a scheduler watches it; a hook's what it wraps.
+    """
+    if issubclass(kind, torch.optim.Optimizer):
+        return _inherits(kind, "__reduce__", object)
+    return kind is getattr(torch.nn.modules.module, "_WrappedHook", None)
+
+
+_forwarding: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+
+
+def _forwards(kind: type) -> bool:
+    """Whether objects of a class look in another object for what they do not have.
+
+    A half made one would look for that object, in itself, without end: pickle asks each object
+    whether it has a way of its own to be filled.
+    """
+    known = _forwarding.get(kind)
+    if known is not None:
+        return known
+    ways = ("__getstate__", "__reduce__", "__reduce_ex__", "__new__")
+    _forwarding[kind] = found = (
+        any(
+            isinstance(base.__dict__.get("__getattr__"), types.FunctionType)
+            for base in kind.__mro__
+        )
+        and all(_inherits(kind, name, object) for name in ways)
+        and not hasattr(kind, "__setstate__")
+        and not any(base.__dict__.get("__slots__") for base in kind.__mro__)
+        and not issubclass(kind, BaseException)
+    )
+    return found
+
+
+def is_filled_in_place(value: Any) -> bool:
+    """Whether loading a changed copy has put its state into the original.
+
+    Whoever fills an object gets it by its number, and that means the original.
+    """
+    kind, torch = type(value), sys.modules.get("torch")
+    if isinstance(value, (types.FunctionType, *comms.special())):
+        return True
+    if isinstance(value, BaseException):
+        return _has_own_way_to_begin(kind)
+    if _forwards(kind) or (kind.__module__, kind.__name__) == _BUNCH:
+        return True
+    return hasattr(torch, "optim") and _is_filled_plainly(torch, kind)
 
 
 def _has_own_way_to_begin(kind: type) -> bool:
@@ -515,7 +612,12 @@ class Sender:
         self._buffers.clear()
         if by_value and isinstance(self._pickler, _Referring):
             self._pickler.by_value = value
-        self._pickler.dump(value)
+        try:
+            self._pickler.dump(value)
+        except pickle.PicklingError as error:
+            if isinstance(error.__cause__, RecursionError):
+                raise error.__cause__ from None  # cloudpickle puts it in other words
+            raise
         return self._file.getvalue(), list(self._buffers)
 
     def forget(self) -> None:

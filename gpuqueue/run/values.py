@@ -32,6 +32,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from gpuqueue.run.deep import has_room, with_room
 from gpuqueue.run.pickling import Sender, is_filled, loading, main_namespace
 from gpuqueue.units import format_bytes
 
@@ -55,6 +56,9 @@ _MAGIC = b"gpuqueue values 1\n"
 _ALIGN = 64
 _SEARCH_SECONDS = 1.0
 _LARGE = 16 << 20
+_LONG_PATH = 200
+_OF_TRAITS = ("_trait_notifiers", "_trait_validators")
+"""Attributes that do not travel as they are, see ``comms.py``."""
 MAPPED = 1 << 20
 """Bytes of a buffer from which on it is mapped from the file instead of read."""
 SOON = 64 << 20
@@ -92,6 +96,8 @@ class Unpicklable(Exception):
     """
 
     def __init__(self, name: str, path: str, kind: str, reason: str) -> None:
+        if len(path) > _LONG_PATH:
+            path = f"{path[: _LONG_PATH // 2]} ... {path[-_LONG_PATH // 2 :]}"
         super().__init__(f"{path} is a {kind}, which cannot be sent to another process ({reason})")
         self.name = name
         self.path = path
@@ -138,6 +144,15 @@ def dump_values(
         Objects that the receiver has.
     """
     namespace = main_namespace() if namespace is None else namespace
+    return with_room(lambda: _dump_values(values, namespace, leave, known))
+
+
+def _dump_values(
+    values: Mapping[str, Any],
+    namespace: Mapping[str, Any],
+    leave: Collection[str] | None,
+    known: Known | None,
+) -> Dumped:
     problems: dict[str, Unpicklable] = {}
     order = list(values)
     weights = dict.fromkeys(order, _LARGE)
@@ -149,7 +164,9 @@ def dump_values(
         for name in order:
             try:
                 done[name] = sender.dump(values[name], by_value=name.startswith(CHANGE))
-            except Exception as error:  # noqa: BLE001 - whatever the value's own code raises
+            except Exception as error:
+                if isinstance(error, RecursionError) and not has_room():
+                    raise
                 problems[name] = _blame(name, values[name], error, namespace, leave)
                 order.remove(name)
                 break  # the pickler has noted objects that will not be in the stream
@@ -285,7 +302,8 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield ".__func__", value.__func__
         return
     with contextlib.suppress(Exception):
-        yield from ((f".{key}", part) for key, part in list(vars(value).items())[:1000])
+        kept = list(vars(value).items())[:1000]
+        yield from ((f".{key}", part) for key, part in kept if key not in _OF_TRAITS)
     for owner in type(value).__mro__:
         slots = owner.__dict__.get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else slots:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpuqueue.run import celloutput
+from gpuqueue.run import celloutput, commtraffic
 from gpuqueue.run.celloutput import Outputs, collapse, without_escapes
 
 
@@ -56,7 +56,10 @@ Report = tuple[str, dict[str, Any]]
 def take(path: Path, log: io.BytesIO, *reports: Report) -> list[dict[str, Any]]:
     outputs = Outputs(str(path), log)
     for kind, content in reports:
-        outputs.take({"type": kind, "content": content})
+        buffers = content.pop("buffers", [])
+        outputs.take(
+            {"type": kind, "content": content, "metadata": {}, "buffers": buffers, "request": "r"}
+        )
     outputs.close()
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -67,7 +70,7 @@ def test_outputs_are_nbformats_and_the_log_is_plain(tmp_path: Path) -> None:
         tmp_path / "outputs.jsonl",
         log,
         ("stream", {"name": "stdout", "text": "\x1b[31mhalf"}),
-        ("comm_open", {"comm_id": "x"}),
+        ("comm_open", {"comm_id": "x", "data": {"state": {"v": 1}}, "buffers": ["AAE="]}),
         (
             "display_data",
             {
@@ -90,8 +93,19 @@ def test_outputs_are_nbformats_and_the_log_is_plain(tmp_path: Path) -> None:
     assert lines == [
         {"output_type": "stream", "name": "stdout", "text": "\x1b[31mhalf"},
         {
+            "output_type": "comm",
+            "kind": "comm_open",
+            "content": {"comm_id": "x", "data": {"state": {"v": 1}}},
+            "metadata": {},
+            "buffers": ["AAE="],
+            "request": "r",
+        },
+        {
             "output_type": "display_data",
-            "data": {"text/plain": "shown"},
+            "data": {
+                "text/plain": "shown",
+                "application/vnd.jupyter.widget-view+json": {"model_id": "m"},
+            },
             "metadata": {},
             "transient": {"display_id": "d"},
         },
@@ -124,3 +138,37 @@ def test_a_flood_is_bounded_and_says_so(tmp_path: Path, monkeypatch: pytest.Monk
     assert shown.endswith("000000999\n")
     assert len(shown) < 3000
     assert len(log.getvalue()) == 10_000
+
+
+def test_of_a_flood_of_widget_states_the_last_one_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commtraffic, "COMM_LIMIT", 200)
+
+    def update(comm: str, **state: object) -> Report:
+        paths = [[name] for name, value in state.items() if value is None]
+        data = {"method": "update", "state": state, "buffer_paths": paths}
+        return "comm_msg", {"comm_id": comm, "data": data, "buffers": ["AA=="] * len(paths)}
+
+    lines = take(
+        tmp_path / "o",
+        io.BytesIO(),
+        *(update("a", value=n) for n in range(100)),
+        update("a", image=None),
+        update("b", value="x", msg_id="r"),
+        update("c", value=1),
+        update("c", value=2),
+        ("comm_close", {"comm_id": "c", "data": {}}),
+    )
+    told = [(line["content"]["comm_id"], line["content"]["data"].get("state")) for line in lines]
+    assert len(lines) < 20
+    assert told[0] == ("a", {"value": 0})
+    # what catches output must come in its place; a state that is final before it is closed
+    assert told[-4:] == [
+        ("b", {"value": "x", "msg_id": "r"}),
+        ("c", {"value": 2}),
+        ("c", None),
+        ("a", {"value": 99, "image": None}),
+    ]
+    assert lines[-1]["content"]["data"]["buffer_paths"] == [["image"]]
+    assert lines[-1]["buffers"] == ["AA=="]
