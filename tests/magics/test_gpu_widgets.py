@@ -126,7 +126,9 @@ def test_an_output_widget_catches_what_the_job_writes(front: Front) -> None:
 
 def test_interact_goes_on_in_the_notebook(front: Front) -> None:
     front.ok("calls = []")
-    front.gpu("from ipywidgets import interactive\nui = interactive(calls.append, x=(0, 10))\nui")
+    front.gpu(
+        "from ipywidgets import interactive\ndef note(x): calls.append(x)\nui = interactive(note, x=(0, 10))\nui"
+    )
     assert front.ok("calls").result == "[5]"
     front.say("ui.children[0]", method="update", state={"value": 8}, buffer_paths=[])
     assert front.ok("calls, ui.kwargs").result == "([5, 8], {'x': 8})"
