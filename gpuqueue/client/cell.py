@@ -15,6 +15,7 @@ from gpuqueue.client.names import Names, names_of
 from gpuqueue.client.payload import Payload, python_payload
 from gpuqueue.errors import InvalidRequest, PayloadError
 from gpuqueue.model import JobKind
+from gpuqueue.run.patches import Mentions, Place, find, mentions_of
 
 __all__ = ["cell_payload"]
 
@@ -64,18 +65,20 @@ def cell_payload(
     names = _names(typed, transform, f"Cell In[{count}]")
     # loaded only now, so that a syntax error is told without it
     from gpuqueue.run.cellwork import hidden_names
+    from gpuqueue.run.sources import names_in, sources
 
     hidden = hidden_names(namespace, getattr(shell, "user_ns_hidden", {}))
     # before anything of the user's is run by pickling it
     surroundings = _surroundings(shell)
     wanted = _chosen(names, namespace, hidden, ins)
+    patches = _patches(shell, namespace)
+    extras: dict[str, Any] = {place.key: value for place, value in patches.items()}
+    if any((magics := _magics(shell, source)).values()):
+        extras["<magics>"] = magics
     dumped, needs = _pickled(
-        wanted,
-        names.needs if ins is None else set(wanted),
-        namespace,
-        hidden,
-        _magics(shell, source),
+        wanted, names.needs if ins is None else set(wanted), namespace, hidden, extras
     )
+    surroundings["sources"] = sources(shell, names_in(dumped.objects.values()))
     for name in outs or ():
         if not name.isidentifier():
             raise InvalidRequest("out", f"{name!r} is not a name")
@@ -83,7 +86,7 @@ def cell_payload(
         JobKind.CELL,
         command=source.strip("\n"),
         tag=f"{_where()}[{count}]",
-        files={"payload": dumped.pieces, "surroundings": surroundings},
+        files={"payload": dumped.pieces, "surroundings": pickle.dumps(surroundings)},
         cwd=cwd,
         env=env,
         extra={
@@ -99,17 +102,33 @@ def cell_payload(
         },
         flush=not waited,
         objects=dumped.objects,
+        notes=tuple(
+            f"{place} is in the job as its library has it: {dumped.problems[place.key]}"
+            for place in patches
+            if place.key in dumped.problems
+        ),
     )
 
 
-def _surroundings(shell: Any) -> bytes:
+def _patches(shell: Any, namespace: Mapping[str, Any]) -> dict[Place, Any]:
+    """What the notebook's cells have set on modules and classes, see ``run/patches.py``."""
+    if shell is None:
+        return {}
+    said = Mentions()
+    transform = shell.transform_cell
+    for source in shell.history_manager.input_hist_raw:
+        said.add(mentions_of(source, transform))
+    return find(said, namespace)
+
+
+def _surroundings(shell: Any) -> dict[str, Any]:
     """What a cell sees besides its variables, see ``run/ambient.py``."""
     from gpuqueue.run.ambient import take
 
     std = sys.stdlib_module_names
     imported = {name for name in list(sys.modules) if "." not in name and name[0] != "_"} - std
     states = take() if shell is not None else {}
-    return pickle.dumps({"states": states, "imported": sorted(imported)})
+    return {"states": states, "imported": sorted(imported)}
 
 
 def _magics(shell: Any, source: str) -> dict[str, dict[str, Any]]:
@@ -174,12 +193,11 @@ def _pickled(
     needs: set[str],
     namespace: Mapping[str, Any],
     hidden: set[str],
-    magics: dict[str, dict[str, Any]],
+    extras: Mapping[str, Any],
 ) -> tuple[Any, set[str]]:
     """The container of the inputs; what is only wanted and cannot be sent is left out."""
     from gpuqueue.run.values import dump_values
 
-    extras = {"<magics>": magics} if any(magics.values()) else {}
     dumped = dump_values({**wanted, **extras}, namespace=namespace, leave=hidden)
     for name, problem in dumped.problems.items():
         if name in extras:

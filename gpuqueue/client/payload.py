@@ -30,7 +30,8 @@ class Payload:
 
     ``command`` is how it is shown; ``files`` are written beside the spec, name to content, which
     may be in pieces. ``objects`` is what a cell's inputs are made of, by the numbers that its
-    results use. Without ``flush``, large files may reach the disk only later.
+    results use. Without ``flush``, large files may reach the disk only later. ``notes`` are for the
+    person: what the job will do without.
     """
 
     kind: JobKind
@@ -44,6 +45,7 @@ class Payload:
     files: Mapping[str, bytes | Sequence[Any]] = field(default_factory=dict)
     objects: Mapping[int, Any] = field(default_factory=dict, repr=False, compare=False)
     flush: bool = True
+    notes: tuple[str, ...] = ()
 
     def spec(self) -> dict[str, Any]:
         """The content of ``spec.json``."""
@@ -196,6 +198,7 @@ def python_payload(
     extra: Mapping[str, Any] | None = None,
     objects: Mapping[int, Any] | None = None,
     flush: bool = True,
+    notes: tuple[str, ...] = (),
 ) -> Payload:
     """A payload that ``gpuqueue.run.<kind>`` runs in this interpreter, with this import path."""
     folder, values = _surroundings(cwd, env)
@@ -215,6 +218,7 @@ def python_payload(
         files,
         objects or {},
         flush,
+        notes,
     )
 
 

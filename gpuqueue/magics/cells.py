@@ -63,6 +63,8 @@ def run_cell(shell: Any, line: str, source: str) -> Job | None:
     )
     client = default_client()
     record = client.submit([(payload, options)])[0]
+    for note in payload.notes:
+        Here(shell).write(f"gpuqueue: {note}\n")
     if asked.background:
         _remember(record.id, payload.objects)
         _in_background(shell, client, record.id)
@@ -358,6 +360,8 @@ def bring_back(
     -------
     Everything that could be loaded, the exception under ``<error>`` included.
     """
+    from gpuqueue.run.patches import put_patches
+    from gpuqueue.run.sources import put_sources
     from gpuqueue.run.values import FromFile, load_file
 
     space = shell.user_ns
@@ -383,6 +387,8 @@ def bring_back(
         if not name.startswith("<") and (names is None or name in names):
             space[name] = value
     _change(values, origins, space)
+    put_patches(values, told.get("unpatched", ()))
+    put_sources(shell, told.get("sources", {}))
     for kind, magics in (values.get("<magics>") or {}).items() if names is None else ():
         for name, function in magics.items():
             shell.register_magic_function(function, kind, name)

@@ -294,6 +294,8 @@ class CellRun:
                 "problems": told.get("problems", {}),
                 "deleted": told.get("deleted", []),
                 "where": told.get("where", {}),
+                "sources": told.get("sources", {}),
+                "unpatched": told.get("unpatched", []),
             },
         )
 

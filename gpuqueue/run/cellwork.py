@@ -51,8 +51,10 @@ class _Work:
     states: Mapping[str, bytes]
     environ: Mapping[str, str]
     magics: Mapping[str, Mapping[str, Any]]
+    patches: Mapping[Any, Any]
     folder: str
     path: list[str]
+    cells: set[str]
     result: Any = None
 
 
@@ -87,6 +89,8 @@ def prepare() -> None:
     """Make namespace, history and surroundings what they were in the notebook."""
     from gpuqueue.run import ambient
     from gpuqueue.run.changes import Inputs
+    from gpuqueue.run.patches import put_patches
+    from gpuqueue.run.sources import known_names, put_sources
     from gpuqueue.run.values import load_file
 
     work, shell = _Work, _Work.shell
@@ -109,12 +113,14 @@ def prepare() -> None:
     if needed:
         raise ImportError("; ".join(f"{name}: {loaded.problems[name]}" for name in needed))
     values = {name: value for name, value in loaded.values.items() if not name.startswith("<")}
+    put_sources(shell, around.get("sources", {}))
+    work.patches = put_patches(loaded.values)
     shell.user_ns.update(values)
     _history(shell, values)
     for kind, magics in loaded.values.get("<magics>", {}).items():
         for name, function in magics.items():
             shell.register_magic_function(function, kind, name)
-    work.magics = own_magics(shell)
+    work.magics, work.cells = own_magics(shell), known_names(shell)
     for name in spec["deletes"]:
         shell.user_ns.setdefault(name, None)
     shell.execution_count = spec.get("execution_count", 1)
@@ -159,6 +165,8 @@ def _history(shell: Any, values: Mapping[str, Any]) -> None:
 
 def finish() -> None:
     """Save what the cell made: the names it bound, its last value, its exception."""
+    from gpuqueue.run.patches import GONE, changed_patches, mentions_of
+    from gpuqueue.run.sources import known_names, sources
     from gpuqueue.run.values import CHANGE, save_values
 
     for stream in (sys.stdout, sys.stderr):
@@ -179,6 +187,13 @@ def finish() -> None:
         if classes:
             extras["<classes>"] = classes
         extras |= _widgets(work.inputs, namespace)
+    patches = changed_patches(
+        mentions_of(spec["source"], shell.transform_cell), namespace, work.patches
+    )
+    for place, value in patches.items():
+        if value is not GONE:
+            extras[place.key] = value
+            names_of[place.key] = str(place)
     new = {
         kind: {n: one for n, one in magics.items() if work.magics[kind].get(n) is not one}
         for kind, magics in own_magics(shell).items()
@@ -214,6 +229,8 @@ def finish() -> None:
             "problems": told | missing,
             "deleted": [name for name in work.before if _was_deleted(name)],
             "where": _where(),
+            "sources": sources(shell, known_names(shell) - work.cells),
+            "unpatched": [place.key for place, value in patches.items() if value is GONE],
         },
     )
 

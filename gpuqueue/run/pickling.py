@@ -145,6 +145,11 @@ class _Called:
         """Never called: nothing keeps it."""
 
 
+def make_code(maker: Callable[..., types.CodeType], args: Any, filename: str) -> types.CodeType:
+    """Code under the name of its file, for which cloudpickle puts a made-up one."""
+    return maker(*args).replace(co_filename=filename)
+
+
 def make_cell() -> types.CellType:
     """A cell of a closure; the functions that share it fill it."""
     return types.CellType()
@@ -470,7 +475,12 @@ def _reduce_cached(value: Any) -> Any:
     return make_cached, (value.__wrapped__, words["maxsize"], words["typed"])
 
 
+def _reduce_code(code: types.CodeType) -> Any:
+    return make_code, (*cloudpickle.Pickler.dispatch_table[types.CodeType](code), code.co_filename)
+
+
 _REDUCERS: dict[type, Callable[[Any], Any]] = {
+    types.CodeType: _reduce_code,
     weakref.ReferenceType: lambda value: (make_weakref, (value(),)),
     weakref.ProxyType: lambda value: (make_proxy, (_behind(value), False)),
     weakref.CallableProxyType: lambda value: (make_proxy, (_behind(value), True)),

@@ -127,7 +127,8 @@ def test_an_output_widget_catches_what_the_job_writes(front: Front) -> None:
 def test_interact_goes_on_in_the_notebook(front: Front) -> None:
     front.ok("calls = []")
     front.gpu(
-        "from ipywidgets import interactive\ndef note(x): calls.append(x)\nui = interactive(note, x=(0, 10))\nui"
+        "from ipywidgets import interactive\ndef note(x): calls.append(x)\n"
+        "ui = interactive(note, x=(0, 10))\nui"
     )
     assert front.ok("calls").result == "[5]"
     front.say("ui.children[0]", method="update", state={"value": 8}, buffer_paths=[])
