@@ -27,6 +27,9 @@ __all__ = [
 ]
 
 
+_SIZES = ("log_limit", "cell_text_limit", "cell_result_limit", "cell_failed_result_limit")
+
+
 class Settings(HasTraits):
     """The settings of one state directory. Treated as immutable once loaded."""
 
@@ -87,6 +90,23 @@ class Settings(HasTraits):
         help="The most that one job's log may take on disk; what is beyond it is not kept, and "
         "the log says so.",
     )
+    cell_text_limit = Union(
+        [Unicode(), Int()],
+        default_value="4M",
+        help="The most text (bytes) of one %%gpu cell that its notebook shows; all of it is in the "
+        "job's log, and the cell says so.",
+    )
+    cell_result_limit = Union(
+        [Unicode(), Int()],
+        default_value="4G",
+        help="The largest variable that a %%gpu cell brings back by itself; a larger one stays in "
+        "the job until %gpu pull asks for it.",
+    )
+    cell_failed_result_limit = Union(
+        [Unicode(), Int()],
+        default_value="32M",
+        help="The same for a %%gpu cell that has failed: what it had made until then.",
+    )
     autostart = Bool(
         default_value=True,
         help="Whether a submit that finds no controller running starts one in the background.",
@@ -104,15 +124,19 @@ class Settings(HasTraits):
         help="Port of `jupyter gpuqueue serve` on loopback; 0 means that nothing listens.",
     )
 
-    @validate("log_limit")
-    def _log_limit_is_a_size(self, proposal: dict[str, Any]) -> Any:
-        parse_bytes(proposal["value"], "log_limit")
+    @validate(*_SIZES)
+    def _is_a_size(self, proposal: dict[str, Any]) -> Any:
+        parse_bytes(proposal["value"], proposal["trait"].name)
         return proposal["value"]
+
+    def size(self, name: str) -> int:
+        """A setting that is a size, in bytes."""
+        return parse_bytes(getattr(self, name), name)
 
     @property
     def log_limit_bytes(self) -> int:
         """``log_limit`` in bytes."""
-        return parse_bytes(self.log_limit, "log_limit")
+        return self.size("log_limit")
 
     def as_dict(self) -> dict[str, Any]:
         """Name to value, sorted by name."""

@@ -33,6 +33,7 @@ def cell_payload(
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
     waited: bool = False,
+    shown: int | None = None,
 ) -> Payload:
     """A cell and the variables that it reads, ready to be queued.
 
@@ -49,6 +50,8 @@ def cell_payload(
         Names to send and to bring back, instead of those found from the source.
     waited
         Whether somebody waits for it. Then large files may reach the disk a little later.
+    shown
+        The most text that is kept for being shown, beside the log.
 
     Raises
     ------
@@ -99,6 +102,7 @@ def cell_payload(
             "execution_count": count,
             "argv_of_kernel": list(sys.argv),
             "waited": waited,
+            **({} if shown is None else {"shown": shown}),
         },
         flush=not waited,
         objects=dumped.objects,

@@ -31,9 +31,7 @@ _STATUS_EVERY = 0.5
 _RESTART_AFTER = 0.4
 _CANCEL_AFTER = 3.0
 _LEAVE_AFTER = 4.5
-_MOST = 4 << 30
 _LARGE = ("it is large", "it comes with")
-_MOST_OF_FAILED = 32 << 20
 
 
 def run_cell(shell: Any, line: str, source: str) -> Job | None:
@@ -53,6 +51,7 @@ def run_cell(shell: Any, line: str, source: str) -> Job | None:
         )
     asked = parse_options(split_line(line))
     options = options_from(asked.options)
+    client = default_client()
     payload = cell_payload(
         source,
         shell.user_ns,
@@ -60,8 +59,8 @@ def run_cell(shell: Any, line: str, source: str) -> Job | None:
         ins=asked.ins,
         outs=asked.outs,
         waited=not asked.background,
+        shown=client.settings.size("cell_text_limit"),
     )
-    client = default_client()
     record = client.submit([(payload, options)])[0]
     for note in payload.notes:
         Here(shell).write(f"gpuqueue: {note}\n")
@@ -93,6 +92,7 @@ class _Follow:
         self.place = place
         self.last_error: dict[str, Any] | None = None
         self._tail = OutputTail(client, job_id)
+        self._shown_of = 0
 
     def run(self) -> Record:
         """Show until the end; returns the job as it ended, or as it is when told to leave."""
@@ -110,10 +110,12 @@ class _Follow:
 
     def _show(self, job: Record) -> bool:
         came = False
+        if self._shown_of not in (0, job.attempt):
+            self._begin_again(job)
         for output in self._tail.read(job):
             if not came:
                 self.clear()
-            came = True
+            came, self._shown_of = True, job.attempt
             # what comes on stderr after it may still be about it
             about_it = output.get("name") == "stderr"
             if self.last_error is not None and not about_it:
@@ -126,6 +128,15 @@ class _Follow:
             else:
                 self.place.show(output)
         return came
+
+    def _begin_again(self, job: Record) -> None:
+        """Take away what an attempt that was lost has shown: the next one shows all of it again."""
+        self._shown_of, self.last_error = 0, None
+        self.clear()
+        self.place.begin_again()
+        self.place.write(
+            f"gpuqueue: job {job.id} was lost and has begun again (attempt {job.attempt})\n"
+        )
 
     def tick(self, _job: Record) -> bool:
         """Called now and then; True to leave before the end."""
@@ -317,12 +328,14 @@ def _in_background(shell: Any, client: LocalClient, job_id: int) -> None:
 # -- coming back ------------------------------------------------------------------------------
 
 
-def _most(job: Record) -> int:
+def _most(job: Record, client: LocalClient) -> int:
     """Bytes of one variable beyond which it comes only when asked for.
 
     What a failed cell had made is seldom wanted, and would fill the memory with each retry.
     """
-    return _MOST if job.state is JobState.SUCCEEDED else _MOST_OF_FAILED
+    succeeded = job.state is JobState.SUCCEEDED
+    name = "cell_result_limit" if succeeded else "cell_failed_result_limit"
+    return int(client.settings.size(name))
 
 
 _sent: dict[int, Mapping[int, Any]] = {}
@@ -371,7 +384,7 @@ def bring_back(
     copies = None if objects is not None else FromFile(client.home.job(job.id) / "payload")
     origins: Mapping[int, Any] = copies if objects is None else objects  # type: ignore[assignment]
     folder = client.home.attempt(job.id, max(1, job.attempt))
-    most = _most(job) if names is None else None
+    most = _most(job, client) if names is None else None
     told = read_json(folder / "outcome.json") or {}
     if just_run:
         _go(told.get("where") or {}, place)

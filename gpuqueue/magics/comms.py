@@ -62,6 +62,7 @@ class Comms:
         self._kernel = kernel
         self._again = again
         self._told: set[str] = set()
+        """Comms that this job has opened."""
 
     def send_on(self, output: Mapping[str, Any], parent: Any) -> None:
         """One ``comm`` output, as a message that belongs to a request, or to its header."""
@@ -69,6 +70,8 @@ class Comms:
         comm_id = content["comm_id"]
         if self._again and self._is_old(kind, comm_id):
             return
+        if kind == "comm_open":
+            self._told.add(comm_id)
         data = dict(content.get("data") or {})
         buffers = [base64.b64decode(one) for one in output.get("buffers", ())]
         state = data.get("state")
@@ -86,6 +89,14 @@ class Comms:
             ident=f"comm-{comm_id}".encode(),
             buffers=buffers,
         )
+
+    def close(self, parent: Any) -> None:
+        """Close what the job has opened: it begins again, and opens others."""
+        for comm_id in sorted(self._told):
+            if comm_id in self._kernel.comm_manager.comms:
+                content = {"comm_id": comm_id, "data": {}}
+                self.send_on({"kind": "comm_close", "content": content, "request": ""}, parent)
+        self._told.clear()
 
     def _is_old(self, kind: str, comm_id: str) -> bool:
         if kind == "comm_open" and comm_id not in self._kernel.comm_manager.comms:

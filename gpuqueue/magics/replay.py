@@ -28,6 +28,9 @@ class Place(Protocol):
     def write(self, text: str, name: str = "stderr") -> None:
         """Show text."""
 
+    def begin_again(self) -> None:
+        """Take away what has been shown."""
+
 
 class OutputTail:
     """Reads a job's outputs as they are written, each once."""
@@ -74,6 +77,12 @@ class Here:
         stream = sys.stdout if name == "stdout" else sys.stderr
         stream.write(text)
         stream.flush()
+
+    def begin_again(self) -> None:
+        """Take away what has been shown; in a terminal it stays."""
+        if self._kernel is not None:
+            self._comms.close(self._shell.displayhook.parent_header)
+            self._shell.display_pub.clear_output(False)  # noqa: FBT003 - IPython's own signature
 
     def show(self, output: Mapping[str, Any]) -> None:
         """Show one output; an error that the cell has survived."""
@@ -153,6 +162,11 @@ class Cell:
     def write(self, text: str, name: str = "stderr") -> None:
         """Show text."""
         self._send("stream", {"name": name, "text": text})
+
+    def begin_again(self) -> None:
+        """Take away what has been shown."""
+        self._comms.close(self._parent)
+        self._send("clear_output", {"wait": False})
 
     def show(self, output: Mapping[str, Any]) -> None:
         """Show one output."""

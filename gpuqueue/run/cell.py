@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from gpuqueue.run.cellkernel import FRAME
-from gpuqueue.run.celloutput import Outputs
+from gpuqueue.run.celloutput import STREAM_LIMIT, Outputs
 from gpuqueue.run.cellwork import VALUES
 from gpuqueue.run.files import OUTPUTS, read_json, write_json
 from gpuqueue.run.kernels import remove_when_told_to_end, short_folder
@@ -166,7 +166,8 @@ class CellRun:
         signal.signal(signal.SIGINT, self._on_interrupt)
         self.kernel = CellKernel()
         remove_when_told_to_end(self.kernel.folder)
-        self.outputs = Outputs(os.path.join(attempt, OUTPUTS))
+        limit = spec.get("shown", STREAM_LIMIT)
+        self.outputs = Outputs(os.path.join(attempt, OUTPUTS), limit=limit)
 
     def _on_interrupt(self, *_: Any) -> None:
         self.interrupts += 1

@@ -11,10 +11,10 @@ from typing import Any
 
 from gpuqueue.run.commtraffic import CommTraffic
 
-__all__ = ["Outputs", "collapse", "without_escapes"]
+__all__ = ["STREAM_LIMIT", "Outputs", "collapse", "without_escapes"]
 
 STREAM_LIMIT = 4 << 20
-"""Characters of text that are kept for the notebook; all of it goes to the log."""
+"""Characters of text that are kept for the notebook, unless a setting says otherwise."""
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
@@ -66,14 +66,19 @@ class Outputs:
     Three kinds are not nbformat's own: ``update_display_data``, ``clear_output`` and ``comm``,
     which is what a widget says to the front end. Outputs that can be updated have ``transient``
     with their ``display_id``.
+
+    Parameters
+    ----------
+    limit
+        Characters of text that are written for the notebook; all of it goes to the log.
     """
 
-    def __init__(self, path: str, log: Any = None) -> None:
+    def __init__(self, path: str, log: Any = None, *, limit: int = STREAM_LIMIT) -> None:
         self._file = os.open(
             path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600
         )
         self._log = log or sys.stdout.buffer
-        self._room = STREAM_LIMIT
+        self._room = limit
         self._kept_back = 0
         self._last: tuple[str, str] = ("stdout", "")
         self._midline = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import until
@@ -260,6 +261,54 @@ def test_a_flood_is_bounded_here_and_whole_in_the_log(book: Notebook, client: Lo
     assert "the end" in log
     assert f"99999 {'x' * 60}" in log
     assert len(log) > 6_000_000
+
+
+def test_what_is_shown_and_what_comes_by_itself_are_settings(book: Notebook, home: Home) -> None:
+    home.config.parent.mkdir(parents=True, exist_ok=True)
+    home.config.write_text("cell_text_limit = '2k'\ncell_result_limit = '1M'\n")
+    ran = book.gpu("for i in range(1000): print(i, 'x' * 10)\nsmall, large = 1, bytearray(2 << 20)")
+    assert "characters of text are not shown here" in ran.stream("stdout")
+    assert ran.stream("stdout").rstrip().endswith("999 xxxxxxxxxx")
+    assert len(ran.stream("stdout")) < 6000
+    assert "large stays in job 1: it is large" in ran.stream("stderr")
+    assert book.ok("small, 'large' in globals()").result == "(1, False)"
+    home.config.write_text("cell_failed_result_limit = '1k'\n")
+    ran = book.gpu("large, small = bytearray(1 << 20), 2\n1 / 0")
+    assert ran.error == ("ZeroDivisionError", "division by zero")
+    assert book.ok("small, 'large' in globals()").result == "(2, False)"
+
+
+def test_a_cell_that_begins_again_shows_only_its_new_attempt(
+    book: Notebook, tmp_path: Path
+) -> None:
+    seen = tmp_path / "seen"
+    publish = book._client.process_message
+
+    def look(msg: dict[str, Any], *rest: Any) -> Any:
+        if msg["msg_type"] == "stream" and "old" in msg["content"]["text"]:
+            seen.touch()
+        return publish(msg, *rest)
+
+    book._client.process_message = look
+    ran = book.gpu(
+        "import os, pathlib, time\n"
+        "first = not pathlib.Path('begun').exists()\n"
+        "print('old' if first else 'new', 'attempt')\n"
+        "display('same')\n"
+        "if first:\n"
+        "    pathlib.Path('begun').touch()\n"
+        f"    while not os.path.exists({str(seen)!r}): time.sleep(0.01)\n"
+        "    runner = open(f'/proc/{os.getppid()}/stat').read().rpartition(')')[2].split()[1]\n"
+        "    os.kill(int(runner), 9)\n"
+        "    time.sleep(600)\n"
+        "made = 'by the new one'",
+        "--restartable",
+    )
+    assert ran.error is None
+    assert ran.stream("stdout") == "new attempt\n"
+    assert [o.data["text/plain"] for o in ran.outputs if "data" in o] == ["'same'"]
+    assert "begun again" in ran.stream("stderr")
+    assert book.ok("made").result == "'by the new one'"
 
 
 def test_interrupt_ends_the_job_as_it_would_plain_code(

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpuqueue.run import celloutput, commtraffic
-from gpuqueue.run.celloutput import Outputs, collapse, without_escapes
+from gpuqueue.run import commtraffic
+from gpuqueue.run.celloutput import STREAM_LIMIT, Outputs, collapse, without_escapes
 
 
 def screen(text: str) -> list[str]:
@@ -53,8 +53,10 @@ def test_escapes() -> None:
 Report = tuple[str, dict[str, Any]]
 
 
-def take(path: Path, log: io.BytesIO, *reports: Report) -> list[dict[str, Any]]:
-    outputs = Outputs(str(path), log)
+def take(
+    path: Path, log: io.BytesIO, *reports: Report, limit: int = STREAM_LIMIT
+) -> list[dict[str, Any]]:
+    outputs = Outputs(str(path), log, limit=limit)
     for kind, content in reports:
         buffers = content.pop("buffers", [])
         outputs.take(
@@ -127,11 +129,10 @@ def test_outputs_are_nbformats_and_the_log_is_plain(tmp_path: Path) -> None:
     assert log.getvalue().decode() == "half\nshown\n3\nE: v\n"
 
 
-def test_a_flood_is_bounded_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(celloutput, "STREAM_LIMIT", 100)
+def test_a_flood_is_bounded_and_says_so(tmp_path: Path) -> None:
     log = io.BytesIO()
     flood = [("stream", {"name": "stdout", "text": f"{n:09}\n"}) for n in range(1000)]
-    lines = take(tmp_path / "o", log, *flood)
+    lines = take(tmp_path / "o", log, *flood, limit=100)
     shown = "".join(line["text"] for line in lines)
     assert shown.startswith("000000000\n")
     assert "9900 characters of text are not shown here" in shown
