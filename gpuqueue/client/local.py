@@ -28,7 +28,7 @@ from gpuqueue.control.machine import (
     snapshot_of,
     usage_of,
 )
-from gpuqueue.errors import DoesNotFit, NoSpace, NotAllowedNow
+from gpuqueue.errors import DoesNotFit, GpuqueueError, NoSpace, NotAllowedNow
 from gpuqueue.model import TERMINAL, IntentKind, Job, JobState, Origin
 from gpuqueue.paths import Home, find_home
 from gpuqueue.plan import Plan, Wait, never_fits, plan
@@ -116,10 +116,15 @@ class LocalClient:
             for (payload, options), spec in zip(work, specs, strict=True)
         ]
         with self._staged([payload for payload, _ in work], specs) as staged:
+            refused = False
             try:
                 jobs = self.store.submit(drafts, lambda i, job_id: self._place(staged[i], job_id))
+            except GpuqueueError:
+                refused = True
+                raise
             finally:
-                self.wake("submit")  # an interrupt may come between the commit and here
+                if not refused:
+                    self.wake("submit")  # an interrupt may come between the commit and here
         return jobs
 
     def _check_fit(self, options: Options, machine: Machine) -> None:
