@@ -13,6 +13,7 @@ from typing import Any
 
 from gpuqueue.client.names import Names, names_of
 from gpuqueue.client.payload import Payload, python_payload
+from gpuqueue.client.reach import runs_text
 from gpuqueue.errors import InvalidRequest, PayloadError
 from gpuqueue.model import JobKind
 from gpuqueue.run.patches import Mentions, Place, find, mentions_of
@@ -183,9 +184,10 @@ def _chosen(
 ) -> dict[str, Any]:
     if ins is None:
         hidden = hidden - {name for name in names.needs if _HISTORY.fullmatch(name)}
-        mine = {name for name in namespace if not name.startswith("_")} if names.all else set()
-        found = sorted((names.needs | names.wants | mine) - hidden)
-        return {name: namespace[name] for name in found if name in namespace}
+        found = {n for n in (names.needs | names.wants) - hidden if n in namespace}
+        if names.all or runs_text([namespace[name] for name in found], namespace):
+            found |= {name for name in namespace if not name.startswith("_")} - hidden
+        return {name: namespace[name] for name in sorted(found)}
     missing = [name for name in ins if name not in namespace]
     if missing:
         raise InvalidRequest("in", f"there is no variable {', '.join(missing)}")
