@@ -113,6 +113,7 @@ class _Describe:
             state = {**{s: getattr(value, s, None) for s in slots}, **state}
         if isinstance(state, dict) and str(kind.__module__).partition(".")[0] not in (
             "matplotlib",
+            "mpl_toolkits",
             "tqdm",
             "ipywidgets",
         ):
@@ -220,23 +221,40 @@ def _surroundings():
     return found
 
 
+def _deeply(work):
+    """Do something with a stack that suffices for long chains of objects."""
+    import threading
+
+    limit, size = sys.getrecursionlimit(), threading.stack_size(512 << 20)
+    thread = threading.Thread(target=work)
+    sys.setrecursionlimit(100_000)
+    thread.start()
+    thread.join()
+    threading.stack_size(size)
+    sys.setrecursionlimit(limit)
+
+
 def _probe(report):
     main = sys.modules["__main__"].__dict__
     from IPython import get_ipython
 
     hidden = get_ipython().user_ns_hidden
-    describe = _Describe()
-    state = {}
-    for name in sorted(main, key=lambda name: (name == "Out" or name[0] == "_", name)):
-        if re.fullmatch(r"_i+|_i\d+|_[id]h|In|_sh|__\w+__|_exit_code", name):
-            continue
-        if name in hidden and hidden[name] is main[name] and name != "Out":
-            continue
-        state[name] = describe(main[name], name)
-    state.update(_surroundings())
-    text = json.dumps(state, default=repr)
+    state = _surroundings()
+
+    def variables():
+        describe = _Describe()
+        for name in sorted(main, key=lambda name: (name == "Out" or name[0] == "_", name)):
+            if re.fullmatch(r"_i+|_i\d+|_[id]h|In|_sh|__\w+__|_exit_code", name):
+                continue
+            if name in hidden and hidden[name] is main[name] and name != "Out":
+                continue
+            state[name] = describe(main[name], name)
+        text.append(json.dumps(state, default=repr))
+
+    text = []
+    _deeply(variables)
     with open(report + ".part", "w") as file:
-        file.write(_ADDRESS.sub("0x", text))
+        file.write(_ADDRESS.sub("0x", text[0]))
     os.rename(report + ".part", report)
 
 

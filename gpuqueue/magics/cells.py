@@ -83,7 +83,9 @@ class _Follow:
     Attributes
     ----------
     last_error
-        The error output that nothing has followed: the cell's own exception.
+        The error output that nothing of the cell's code has followed: the cell's own exception.
+    after
+        What came when the code was over: it is shown after the error.
     """
 
     def __init__(self, client: LocalClient, job_id: int, place: Place) -> None:
@@ -91,6 +93,8 @@ class _Follow:
         self.job_id = job_id
         self.place = place
         self.last_error: dict[str, Any] | None = None
+        self.after: list[dict[str, Any]] = []
+        self._over = False
         self._tail = OutputTail(client, job_id)
         self._shown_of = 0
 
@@ -116,6 +120,12 @@ class _Follow:
             if not came:
                 self.clear()
             came, self._shown_of = True, job.attempt
+            if output["output_type"] == "over":
+                self._over = True
+                continue
+            if self._over and self.last_error is not None:
+                self.after.append(output)
+                continue
             # what comes on stderr after it may still be about it
             about_it = output.get("name") == "stderr"
             if self.last_error is not None and not about_it:
@@ -131,12 +141,18 @@ class _Follow:
 
     def _begin_again(self, job: Record) -> None:
         """Take away what an attempt that was lost has shown: the next one shows all of it again."""
-        self._shown_of, self.last_error = 0, None
+        self._shown_of, self.last_error, self._over = 0, None, False
+        self.after.clear()
         self.clear()
         self.place.begin_again()
         self.place.write(
             f"gpuqueue: job {job.id} was lost and has begun again (attempt {job.attempt})\n"
         )
+
+    def show_rest(self) -> None:
+        """Show what has been kept back until it was known what it is."""
+        for output in [*([self.last_error] if self.last_error else []), *self.after]:
+            self.place.show(output)
 
     def tick(self, _job: Record) -> bool:
         """Called now and then; True to leave before the end."""
@@ -233,12 +249,12 @@ class _Foreground(_Follow):
 
     def _error(self, job: Record, values: Mapping[str, Any]) -> BaseException | None:
         if job.state is JobState.SUCCEEDED:
-            if self.last_error is not None:
-                self.place.show(self.last_error)
+            self.show_rest()
             return None
         if self._interrupts:
             return self._interrupted(job)
         if self.last_error is not None:
+            _when_it_is_over(self._shell, self.place, self.after)
             return cell_error(self.last_error, values.get("<error>"))
         try:
             Job(self.client, self.job_id).result(timeout=0)
@@ -260,6 +276,19 @@ class _Foreground(_Follow):
             {"ename": "KeyboardInterrupt", "evalue": words, "traceback": lines},
             KeyboardInterrupt(words),
         )
+
+
+def _when_it_is_over(shell: Any, place: Place, outputs: list[dict[str, Any]]) -> None:
+    """Show outputs after the error that is about to be raised, as figures are in a plain cell."""
+    if not outputs:
+        return
+
+    def show() -> None:
+        shell.events.unregister("post_execute", show)
+        for output in outputs:
+            place.show(output)
+
+    shell.events.register("post_execute", show)
 
 
 class _StatusLine:
@@ -306,8 +335,7 @@ def follow(client: LocalClient, job_id: int, place: Place) -> Record:
     """Show a job's outputs until it has ended, an exception as text."""
     shown = _Follow(client, job_id, place)
     job = shown.run()
-    if shown.last_error is not None:
-        place.show(shown.last_error)
+    shown.show_rest()
     return job
 
 

@@ -73,7 +73,7 @@ class Driver:
     """Turns orders into requests to the kernel of this process. Runs in a thread of its own."""
 
     def __init__(self, app: Any, orders: int) -> None:
-        self._app = app
+        self.app = app
         self._orders = orders
         self.order: Mapping[str, Any] = {}
 
@@ -82,7 +82,7 @@ class Driver:
         import zmq
         from jupyter_client.session import Session
 
-        app = self._app
+        app = self.app
         # sockets and sessions belong to one thread
         session: Any = Session(key=app.session.key, signature_scheme=app.session.signature_scheme)
         shell: Any = zmq.Context.instance().socket(zmq.DEALER)

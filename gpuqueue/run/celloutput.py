@@ -11,7 +11,10 @@ from typing import Any
 
 from gpuqueue.run.commtraffic import CommTraffic
 
-__all__ = ["STREAM_LIMIT", "Outputs", "collapse", "without_escapes"]
+__all__ = ["OVER", "STREAM_LIMIT", "Outputs", "collapse", "without_escapes"]
+
+OVER = "gpuqueue_over"
+"""The type of the report that says that a cell's code has ended."""
 
 STREAM_LIMIT = 4 << 20
 """Characters of text that are kept for the notebook, unless a setting says otherwise."""
@@ -63,9 +66,10 @@ def _collapse_line(line: str) -> str:
 class Outputs:
     """Writes ``outputs.jsonl`` (nbformat output dictionaries, a line each) and the log.
 
-    Three kinds are not nbformat's own: ``update_display_data``, ``clear_output`` and ``comm``,
-    which is what a widget says to the front end. Outputs that can be updated have ``transient``
-    with their ``display_id``.
+    Four kinds are not nbformat's own: ``update_display_data``, ``clear_output``, ``comm``, which is
+    what a widget says to the front end, and ``over``: an error just before it is the cell's own,
+    and what follows comes after the cell's code, such as figures. Outputs that can be updated have
+    ``transient`` with their ``display_id``.
 
     Parameters
     ----------
@@ -97,6 +101,8 @@ class Outputs:
             self.error(content["ename"], content["evalue"], content["traceback"])
         elif kind in ("comm_open", "comm_msg", "comm_close"):
             self._comms.take(report)
+        elif kind == OVER:
+            self._write({"output_type": "over"})
 
     def _stream(self, name: str, text: str) -> None:
         text = collapse(text)

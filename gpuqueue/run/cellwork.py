@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gpuqueue.run.celloutput import OVER
 from gpuqueue.run.files import RESULT, read_json, write_json
 
 __all__ = [
@@ -55,6 +56,7 @@ class _Work:
     folder: str
     path: list[str]
     cells: set[str]
+    depth: int = 0
     result: Any = None
 
 
@@ -65,6 +67,8 @@ def setup(shell: Any, driver: Any) -> None:
     # so that %%gpu inside a job says why it cannot be, where it is not loaded by itself
     with contextlib.suppress(Exception):
         shell.extension_manager.load_extension("gpuqueue")
+    shell.events.register("pre_run_cell", lambda *_: _nesting(1))
+    shell.events.register("post_execute", lambda: _nesting(-1))
     # exit() would take the kernel away with everything the cell has made
     shell.ask_exit = lambda: None
     # what is written to the descriptors is reported; the kernel would also copy it to where they
@@ -73,6 +77,16 @@ def setup(shell: Any, driver: Any) -> None:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError):
                 os.dup2(nowhere.fileno(), stream._original_stdstream_copy)  # type: ignore[union-attr]  # noqa: SLF001
+
+
+def _nesting(step: int) -> None:
+    """Say when the code of a cell has ended, before anybody else does something about that."""
+    before, _Work.depth = _Work.depth, max(0, _Work.depth + step)
+    if before and not _Work.depth:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        app = _Work.driver.app
+        app.session.send(app.iopub_socket, OVER, {})
 
 
 def hidden_names(namespace: Mapping[str, Any], hidden: Mapping[str, Any]) -> set[str]:

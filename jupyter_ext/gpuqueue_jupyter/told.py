@@ -228,7 +228,7 @@ def outputs_told(
             output = json.loads(line)
         except ValueError:  # a line that a full disk or a kill cut short
             continue
-        if output["output_type"] != "comm":  # what widgets say to the notebook alone
+        if output["output_type"] not in ("comm", "over"):  # these are for the notebook alone
             outputs.append(output)
     after = offset + whole
     return {

@@ -152,6 +152,32 @@ def test_an_exception_is_the_users_own(book: Notebook) -> None:
     )
 
 
+def test_figures_of_a_failed_cell_come_after_its_error(book: Notebook) -> None:
+    pytest.importorskip("matplotlib")
+    ran = book.gpu("import matplotlib.pyplot as plt\nplt.plot([1])\nprint('x')\n1 / 0")
+    assert ran.kinds == ["stream", "error", "display_data"]
+    assert ran.error == ("ZeroDivisionError", "division by zero")
+    # an error that the cell survives stays where it was, and what follows is not kept back
+    ran = book.gpu("plt.plot([1])\nget_ipython().run_cell('1 / 0')\nprint('on')")
+    assert ran.kinds == ["error", "display_data", "stream"]
+    ran = book.gpu("get_ipython().run_cell('1 / 0')\nplt.plot([1]); raise KeyError('k')")
+    assert ran.kinds == ["error", "error", "display_data"]
+    assert [o.ename for o in ran.outputs[:2]] == ["ZeroDivisionError", "KeyError"]
+
+
+def test_tracebacks_have_the_lines_of_other_cells(book: Notebook) -> None:
+    book.ok("def outer(v):\n    return inner(v)  # from a plain cell")
+    book.gpu("def inner(v):\n    return 1 / v  # from a job")
+    for ran in (book.gpu("outer(0)"), book.run("outer(0)")):
+        assert ran.error == ("ZeroDivisionError", "division by zero")
+        assert "# from a plain cell" in ran.traceback
+        assert "# from a job" in ran.traceback
+        assert "In[2]" in ran.traceback
+    shown = book.ok("import inspect\nprint(inspect.getsource(inner))")
+    assert "# from a job" in shown.stream()
+    assert "plain" in book.gpu("import inspect\nprint(inspect.getsource(outer))").stream()
+
+
 def test_line_numbers_are_those_of_the_notebook(book: Notebook) -> None:
     ran = book.gpu("a = 1\nb = a / 0")
     assert "line 3" in ran.traceback
