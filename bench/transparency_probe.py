@@ -21,6 +21,7 @@ class _Describe:
         self.kept = []
         self.count = 0
         self.way = ""
+        self.shell = sys.modules["IPython"].get_ipython()
 
     def __call__(self, value, step=""):
         before = self.way
@@ -74,6 +75,10 @@ class _Describe:
                 self(value.__defaults__), [self._cell(cell) for cell in value.__closure__ or ()],
                 {k: self(v) for k, v in vars(value).items()},
             ]  # fmt: skip
+        if isinstance(value, (staticmethod, classmethod)):
+            return [name, self(value.__func__)]
+        if value is self.shell or value is sys.stdout or value is sys.stderr:
+            return f"this process's {name}"
         if isinstance(value, types.MethodType):
             return ["method", value.__func__.__qualname__, self(value.__self__)]
         torch, numpy, pandas = (sys.modules.get(n) for n in ("torch", "numpy", "pandas"))

@@ -145,6 +145,9 @@ def prepare() -> None:
 
     def remember(result: Any) -> None:
         shell.events.unregister("post_run_cell", remember)
+        # what is to be done before and after each cell has nothing to do with our own work
+        for event in ("pre_execute", "pre_run_cell"):
+            shell.events.callbacks[event].clear()
         work.result = result
 
     shell.events.register("post_run_cell", remember)
@@ -186,6 +189,8 @@ def finish() -> None:
     for stream in (sys.stdout, sys.stderr):
         _drain(stream)
     work, shell = _Work, _Work.shell
+    for event in ("post_execute", "post_run_cell"):
+        shell.events.callbacks[event].clear()
     namespace, spec = shell.user_ns, work.spec
     attempt = work.driver.order["attempt"]
     extras: dict[str, Any] = {"<around>": _around()}

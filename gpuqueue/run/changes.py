@@ -278,6 +278,8 @@ def _become(old: Any, new: Any) -> bool:
         vars(old)["_flags"] = flags
         return True
     changed = _become_container(old, new)
+    if changed and type(old).__module__ == "weakref":
+        return True
     kind: Any = type(old)
     base: Any = object
     plain = kind.__reduce_ex__ is base.__reduce_ex__ and kind.__reduce__ is base.__reduce__
@@ -335,9 +337,13 @@ def _become_container(old: Any, new: Any) -> bool:
         entries = list(new.items())
         dict.clear(old)
         dict.update(old, entries)
-    elif isinstance(old, set):
+    elif isinstance(old, set | weakref.WeakSet):
         old.clear()
         old.update(new)
+    elif isinstance(old, weakref.WeakKeyDictionary | weakref.WeakValueDictionary):
+        kept = list(new.items())
+        old.clear()
+        old.update(kept)
     elif type(old).__module__ == "array":
         old[:] = new
     else:

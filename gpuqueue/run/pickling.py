@@ -30,7 +30,7 @@ from typing import Any
 import cloudpickle
 from cloudpickle import cloudpickle as inner
 
-from gpuqueue.run import comms, twins
+from gpuqueue.run import comms, remade, twins
 
 __all__ = ["DEVICE", "Sender", "is_filled", "is_filled_in_place", "loading", "main_namespace"]
 
@@ -90,7 +90,7 @@ def is_filled(value: Any) -> bool:
 def make_class(maker: Callable[..., type], *args: Any) -> type:
     """Make a class by value, or find the one that this process knows under its tracking id."""
     known = args[-2] in inner._DYNAMIC_CLASS_TRACKER_BY_ID  # noqa: SLF001 - there is no public way
-    made = maker(*args)
+    made: type = remade.make_skeleton(maker, *args)
     if not known:
         _fresh[id(made)] = made
     return made
@@ -332,6 +332,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return _new_object, (kind,), dict(vars(obj)), None, None, fill_plainly
         if (kind.__module__, kind.__name__) == _BUNCH:  # its own way leaves out its attributes
             return _new_object, (kind,), dict(vars(obj)), None, iter(obj.items()), fill_plainly
+        if isinstance(obj, remade.IMMUTABLE) and (reduced := remade.reduce_immutable(obj)):
+            return reduced
         if isinstance(obj, self._special) and (reduced := comms.reduce(obj)):
             return reduced
         if isinstance(obj, BaseException) and _has_own_way_to_begin(kind):
@@ -349,6 +351,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return reduced
         make, args, state, _, _, fill = reduced
         if fill is inner._class_setstate:  # noqa: SLF001
+            args = remade.class_arguments(obj, make, args)
             return make_class, (make, *args), state, None, None, fill_class
         if fill is inner._function_setstate:  # noqa: SLF001
             slots = state[1]
@@ -480,6 +483,7 @@ def _reduce_code(code: types.CodeType) -> Any:
 
 
 _REDUCERS: dict[type, Callable[[Any], Any]] = {
+    **remade.REDUCERS,
     types.CodeType: _reduce_code,
     weakref.ReferenceType: lambda value: (make_weakref, (value(),)),
     weakref.ProxyType: lambda value: (make_proxy, (_behind(value), False)),
