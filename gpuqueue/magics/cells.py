@@ -18,7 +18,7 @@ from gpuqueue.client.job import describe
 from gpuqueue.errors import GpuqueueError, JobFailed, NotAllowedNow
 from gpuqueue.magics.options import parse_options, split_line
 from gpuqueue.magics.replay import Here, OutputTail, Place, place_of
-from gpuqueue.magics.shown import cell_error
+from gpuqueue.magics.shown import cell_error, silent
 from gpuqueue.model import TERMINAL, JobState
 from gpuqueue.model import Job as Record
 from gpuqueue.run.files import RESULT, read_json
@@ -253,9 +253,15 @@ class _Foreground(_Follow):
             return None
         if self._interrupts:
             return self._interrupted(job)
+        original = values.get("<error>")
         if self.last_error is not None:
-            _when_it_is_over(self._shell, self.place, self.after)
-            return cell_error(self.last_error, values.get("<error>"))
+            error = cell_error(self.last_error, original)
+            _when_it_is_over(self._shell, self.place, self.after, error)
+            return error
+        if isinstance(original, BaseException):
+            # one that IPython shows as text, such as a group: that has been shown
+            _when_it_is_over(self._shell, self.place, self.after, original)
+            return silent(self._shell, original)
         try:
             Job(self.client, self.job_id).result(timeout=0)
         except JobFailed as error:
@@ -278,17 +284,22 @@ class _Foreground(_Follow):
         )
 
 
-def _when_it_is_over(shell: Any, place: Place, outputs: list[dict[str, Any]]) -> None:
-    """Show outputs after the error that is about to be raised, as figures are in a plain cell."""
-    if not outputs:
-        return
+def _when_it_is_over(
+    shell: Any, place: Place, outputs: list[dict[str, Any]], error: BaseException
+) -> None:
+    """Show outputs after the error that is about to be raised, as figures are in a plain cell.
 
-    def show() -> None:
-        shell.events.unregister("post_execute", show)
+    The error is then the user's own again, who may raise it once more.
+    """
+
+    def done() -> None:
+        shell.events.unregister("post_execute", done)
+        vars(error).pop("_render_traceback_", None)
+        vars(shell).pop("showtraceback", None)
         for output in outputs:
             place.show(output)
 
-    shell.events.register("post_execute", show)
+    shell.events.register("post_execute", done)
 
 
 class _StatusLine:

@@ -165,6 +165,25 @@ def test_figures_of_a_failed_cell_come_after_its_error(book: Notebook) -> None:
     assert [o.ename for o in ran.outputs[:2]] == ["ZeroDivisionError", "KeyError"]
 
 
+def test_errors_that_ipython_shows_as_text(book: Notebook) -> None:
+    for source, words in (
+        ("raise ExceptionGroup('many', [ValueError(1)])", "many (1 sub-exception)"),
+        ("%no_such_magic", "UsageError"),
+    ):
+        plain, ran = book.run(source), book.gpu(source)
+        assert plain.kinds == ran.kinds == ["stream"]
+        assert words in ran.stream("stderr")
+    # others are shown as ever afterwards
+    assert book.run("1 / 0").kinds == ["error"]
+    assert book.gpu("1 / 0").kinds == ["error"]
+
+
+def test_an_error_that_is_raised_again_shows_where(book: Notebook) -> None:
+    book.gpu("e = ValueError('mine')\nraise e  # first")
+    assert "# again" in book.run("raise e  # again").traceback
+    assert book.ok("vars(e)").result == "{}"
+
+
 def test_tracebacks_have_the_lines_of_other_cells(book: Notebook) -> None:
     book.ok("def outer(v):\n    return inner(v)  # from a plain cell")
     book.gpu("def inner(v):\n    return 1 / v  # from a job")
