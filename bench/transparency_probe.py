@@ -98,6 +98,8 @@ class _Describe:
                 repr(value),
                 self._digest(value.to_json().encode()) if hasattr(value, "to_json") else "",
             ]
+        if name in ("weakref.WeakKeyDictionary", "weakref.WeakValueDictionary"):
+            return [name, [[self(k), self(v)] for k, v in value.items()]]
         if isinstance(value, dict):
             body = [[self(k), self(v, f"[{i}]")] for i, (k, v) in enumerate(list(value.items()))]
         elif isinstance(value, (list, tuple)) or name == "collections.deque":
@@ -112,7 +114,10 @@ class _Describe:
             body = None
         state = getattr(value, "__dict__", None)
         slots = [
-            s for k in kind.__mro__ for s in k.__dict__.get("__slots__", ()) if s != "__dict__"
+            s
+            for k in kind.__mro__
+            for s in k.__dict__.get("__slots__", ())
+            if s not in ("__dict__", "__weakref__")
         ]
         if slots and isinstance(state, dict):
             state = {**{s: getattr(value, s, None) for s in slots}, **state}

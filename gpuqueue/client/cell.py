@@ -70,6 +70,7 @@ def cell_payload(
     # loaded only now, so that a syntax error is told without it
     from gpuqueue.run.cellwork import hidden_names
     from gpuqueue.run.sources import names_in, sources
+    from gpuqueue.run.surroundings import handlers_of_ones_own
 
     hidden = hidden_names(namespace, getattr(shell, "user_ns_hidden", {}))
     # before anything of the user's is run by pickling it
@@ -77,6 +78,8 @@ def cell_payload(
     wanted = _chosen(names, namespace, hidden, ins)
     patches = _patches(shell, namespace)
     extras: dict[str, Any] = {place.key: value for place, value in patches.items()}
+    if shell is not None:
+        extras |= handlers_of_ones_own()
     if any((magics := _magics(shell, source)).values()):
         extras["<magics>"] = magics
     dumped, needs = _pickled(

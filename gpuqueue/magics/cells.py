@@ -414,6 +414,7 @@ def bring_back(
     """
     from gpuqueue.run.patches import put_patches
     from gpuqueue.run.sources import put_sources
+    from gpuqueue.run.surroundings import put_handlers
     from gpuqueue.run.values import FromFile, load_file
 
     space = shell.user_ns
@@ -455,6 +456,7 @@ def bring_back(
             shell.displayhook.update_user_ns(values["<out>"])
     if just_run:
         _flush_later(folder / RESULT)
+        put_handlers(values)
         _surround(values.get("<around>") or {}, place)
     return values
 

@@ -18,6 +18,8 @@ __all__ = ["put", "take"]
 
 _PUT_WITH = {"matplotlib_inline.config": "matplotlib"}
 """Where a state is put when another module than its own is imported."""
+_waiting: dict[str, bytes] = {}
+"""States of libraries that are not here yet; whoever takes the surroundings takes them along."""
 
 
 def take(names: Iterable[str] | None = None) -> dict[str, bytes]:
@@ -29,6 +31,8 @@ def take(names: Iterable[str] | None = None) -> dict[str, bytes]:
         if (names is None or one.name in names) and is_here(one.module):
             with contextlib.suppress(Exception):  # a library of an unknown version
                 found[one.name] = cloudpickle.dumps(one.take(), protocol=5)
+        elif one.name in _waiting and (names is None or one.name in names):
+            found[one.name] = _waiting[one.name]
     return found
 
 
@@ -56,10 +60,17 @@ def put(
                 failed.append(one.name)
             else:
                 stop_waiting(one.name)
+                _waiting.pop(one.name, None)
         elif wait:
             _put_later(module, one, data)
     return failed
 
 
 def _put_later(module: str, one: Surrounding, data: bytes) -> None:
-    when_imported(module, one.name, lambda: one.put(pickle.loads(data)))
+    _waiting[one.name] = data
+
+    def arrived() -> None:
+        del _waiting[one.name]
+        one.put(pickle.loads(data))
+
+    when_imported(module, one.name, arrived)

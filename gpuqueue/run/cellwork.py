@@ -56,6 +56,7 @@ class _Work:
     folder: str
     path: list[str]
     cells: set[str]
+    handlers: list[Any]
     depth: int = 0
     result: Any = None
 
@@ -105,6 +106,7 @@ def prepare() -> None:
     from gpuqueue.run.changes import Inputs
     from gpuqueue.run.patches import put_patches
     from gpuqueue.run.sources import known_names, put_sources
+    from gpuqueue.run.surroundings import put_handlers
     from gpuqueue.run.values import load_file
 
     work, shell = _Work, _Work.shell
@@ -140,7 +142,8 @@ def prepare() -> None:
     shell.execution_count = spec.get("execution_count", 1)
     work.before = {name: _Was(value) for name, value in shell.user_ns.items()}
     hidden = hidden_names(shell.user_ns, shell.user_ns_hidden)
-    work.inputs = Inputs(path, values, loaded.objects, shell.user_ns, hidden)
+    own = {name: value for name, value in loaded.values.items() if name.startswith("<")}
+    work.inputs = Inputs(path, values | own, loaded.objects, shell.user_ns, hidden)
     del loaded, values
 
     def remember(result: Any) -> None:
@@ -152,6 +155,7 @@ def prepare() -> None:
 
     shell.events.register("post_run_cell", remember)
     ambient.put(states, imported=around["imported"])
+    work.handlers = put_handlers(own)
     work.states = ambient.take()
     work.environ, work.folder, work.path = dict(os.environ), os.getcwd(), list(sys.path)
     # taking them may have used some
@@ -184,6 +188,7 @@ def finish() -> None:
     """Save what the cell made: the names it bound, its last value, its exception."""
     from gpuqueue.run.patches import GONE, changed_patches, mentions_of
     from gpuqueue.run.sources import known_names, sources
+    from gpuqueue.run.surroundings import handlers_of_ones_own
     from gpuqueue.run.values import CHANGE, save_values
 
     for stream in (sys.stdout, sys.stderr):
@@ -206,6 +211,11 @@ def finish() -> None:
         if classes:
             extras["<classes>"] = classes
         extras |= _widgets(work.inputs, namespace)
+    extras |= {
+        name: pair
+        for name, pair in handlers_of_ones_own().items()
+        if asked is None and pair[1] not in work.handlers
+    }
     patches = changed_patches(
         mentions_of(spec["source"], shell.transform_cell), namespace, work.patches
     )

@@ -19,6 +19,7 @@ import contextlib
 import copyreg
 import functools
 import io
+import logging
 import os
 import pickle
 import sys
@@ -332,6 +333,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return _new_object, (kind,), dict(vars(obj)), None, None, fill_plainly
         if (kind.__module__, kind.__name__) == _BUNCH:  # its own way leaves out its attributes
             return _new_object, (kind,), dict(vars(obj)), None, iter(obj.items()), fill_plainly
+        if isinstance(obj, logging.Handler) and (reduced := remade.reduce_handler(obj)):
+            return reduced
         if isinstance(obj, remade.IMMUTABLE) and (reduced := remade.reduce_immutable(obj)):
             return reduced
         if isinstance(obj, self._special) and (reduced := comms.reduce(obj)):
@@ -556,7 +559,7 @@ def is_filled_in_place(value: Any) -> bool:
     Whoever fills an object gets it by its number, and that means the original.
     """
     kind, torch = type(value), sys.modules.get("torch")
-    if isinstance(value, (types.FunctionType, *comms.special())):
+    if isinstance(value, (types.FunctionType, logging.Handler, *comms.special())):
         return True
     if isinstance(value, BaseException):
         return _has_own_way_to_begin(kind)

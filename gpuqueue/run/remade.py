@@ -8,8 +8,10 @@ views go on looking at what they looked at.
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import functools
 import gc
+import logging
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +19,16 @@ from typing import Any
 
 from cloudpickle import cloudpickle as inner
 
-__all__ = ["IMMUTABLE", "REDUCERS", "class_arguments", "make_skeleton", "reduce_immutable"]
+__all__ = [
+    "IMMUTABLE",
+    "REDUCERS",
+    "class_arguments",
+    "make_skeleton",
+    "reduce_handler",
+    "reduce_immutable",
+]
+
+_new_object: Any = vars(copyreg)["__newobj__"]
 
 # -- classes ----------------------------------------------------------------------------------
 
@@ -90,7 +101,26 @@ def make_memoryview(base: Any, form: str, shape: tuple[int, ...], readonly: bool
     return made.toreadonly() if readonly else made
 
 
+def fill_handler(made: logging.Handler, state: Mapping[str, Any]) -> None:
+    """A logging handler, with a lock of its own."""
+    vars(made).clear()
+    vars(made).update(state)
+    made.createLock()
+    if made.name:
+        logging._handlers[made.name] = made  # type: ignore[attr-defined]  # noqa: SLF001
+
+
 # -- pickling ---------------------------------------------------------------------------------
+
+
+def reduce_handler(value: logging.Handler) -> Any:
+    """How a logging handler is made again; None if it has a way of its own."""
+    kind: Any = type(value)
+    object_: Any = object
+    if any(getattr(kind, way, None) is not getattr(object_, way, None) for way in _WAYS):
+        return None
+    state = {name: part for name, part in vars(value).items() if name != "lock"}
+    return _new_object, (kind,), state, None, None, fill_handler
 
 
 def _weak_mapping(value: Any) -> Any:

@@ -6,11 +6,19 @@ import contextlib
 import importlib
 import re
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from gpuqueue.run.libraries import LIBRARIES, Surrounding
 
-__all__ = ["SURROUNDINGS", "Surrounding", "put_warnings", "take_warnings"]
+__all__ = [
+    "SURROUNDINGS",
+    "Surrounding",
+    "handlers_of_ones_own",
+    "put_handlers",
+    "put_warnings",
+    "take_warnings",
+]
 
 
 def _module(name: str) -> Any:
@@ -124,7 +132,16 @@ def put_warnings(state: list[Any]) -> None:
         warnings._filters_mutated()  # type: ignore[attr-defined]  # noqa: SLF001
 
 
-_NOT_THE_USERS = ("IPKernelApp", "traitlets", "tornado", "asyncio", "ipykernel", "parso", "jupyter")
+_NOT_THE_USERS = (
+    "IPKernelApp",
+    "CellKernelApp",
+    "traitlets",
+    "tornado",
+    "asyncio",
+    "ipykernel",
+    "parso",
+    "jupyter",
+)
 
 
 def _loggers() -> dict[str, Any]:
@@ -205,6 +222,36 @@ def _put_logging(state: Any) -> None:
                     logger.removeHandler(handler)
             for words in handlers:
                 logger.addHandler(_handler(words))
+
+
+HANDLER = "<handler "
+"""Begins the name of a value: a logger's name and a handler that the notebook has made up."""
+
+
+def handlers_of_ones_own() -> dict[str, tuple[str, Any]]:
+    """Handlers whose class, formatter or filters are the notebook's, with their loggers' names."""
+    found = [
+        (name, handler)
+        for name, logger in _loggers().items()
+        for handler in logger.handlers
+        if any(
+            getattr(part, "__module__", "") == "__main__"
+            for part in (handler, handler.formatter, *handler.filters)
+        )
+    ]
+    return {f"{HANDLER}{number}>": pair for number, pair in enumerate(found)}
+
+
+def put_handlers(values: Mapping[str, Any]) -> list[Any]:
+    """Add handlers that have come to their loggers; returns them."""
+    import logging
+
+    pairs = [value for name, value in values.items() if name.startswith(HANDLER)]
+    for name, handler in pairs:
+        logger = logging.getLogger(name or None)
+        if handler not in logger.handlers:
+            logger.addHandler(handler)
+    return [handler for _, handler in pairs]
 
 
 # -- IPython ----------------------------------------------------------------------------------
