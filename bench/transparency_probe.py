@@ -77,6 +77,10 @@ class _Describe:
             ]  # fmt: skip
         if isinstance(value, (staticmethod, classmethod)):
             return [name, self(value.__func__)]
+        if kind.__module__ == "typing":
+            return [name, repr(value)]
+        if name == "logging.Logger":  # one of a tree that all of the process shares
+            return [name, value.name, value.level, value.propagate]
         if value is self.shell or value is sys.stdout or value is sys.stderr:
             return f"this process's {name}"
         if isinstance(value, types.MethodType):

@@ -23,6 +23,11 @@ __all__ = ["cell_payload"]
 _HISTORY = re.compile(r"_{1,3}|_\d+|_i{1,3}|_i\d+|In|Out|_[io]h")
 """Names of IPython's own that are sent if the cell reads them."""
 
+_PAST = re.compile(
+    r"^\s*%(hist|history|macro|recall|rep|rerun|save|notebook|pastebin|edit)\b", re.MULTILINE
+)
+"""Magics that look for what earlier cells were."""
+
 
 def cell_payload(
     source: str,
@@ -85,6 +90,8 @@ def cell_payload(
     dumped, needs = _pickled(
         wanted, names.needs if ins is None else set(wanted), namespace, hidden, extras
     )
+    if shell is not None and _PAST.search(source):
+        surroundings["history"] = list(shell.history_manager.input_hist_raw)
     surroundings["sources"] = sources(shell, names_in(dumped.objects.values()))
     for name in outs or ():
         if not name.isidentifier():

@@ -9,7 +9,7 @@ import re
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpuqueue.run.celloutput import OVER
@@ -132,7 +132,7 @@ def prepare() -> None:
     put_sources(shell, around.get("sources", {}))
     work.patches = put_patches(loaded.values)
     shell.user_ns.update(values)
-    _history(shell, values)
+    _history(shell, values, around.get("history", ()))
     for kind, magics in loaded.values.get("<magics>", {}).items():
         for name, function in magics.items():
             shell.register_magic_function(function, kind, name)
@@ -174,14 +174,27 @@ def own_magics(shell: Any) -> dict[str, dict[str, Any]]:
     }
 
 
-def _history(shell: Any, values: Mapping[str, Any]) -> None:
-    """Have what the cell reads of IPython's history where IPython looks for it."""
+def _history(shell: Any, values: Mapping[str, Any], inputs: Sequence[str]) -> None:
+    """Have what the cell reads of IPython's history where IPython looks for it.
+
+    ``inputs`` are the cells up to this one as they were typed, if the cell asks for any.
+    """
+    past = shell.history_manager
     for name in ("_oh", "Out"):
         if name in values:
             shell.user_ns["_oh"] = shell.user_ns["Out"] = values[name]
     for name in ("_", "__", "___"):
         if name in values:
             setattr(shell.displayhook, name, values[name])
+    # each cell that runs moves these on by one
+    for name, before in (("_i", "_i00"), ("_ii", "_i"), ("_iii", "_ii")):
+        if name in values:
+            setattr(past, before, values[name])
+    parsed = values.get("In", values.get("_ih", inputs))
+    if parsed or inputs:
+        past.input_hist_raw[:] = (inputs or parsed)[:-1]
+        past.input_hist_parsed[:] = parsed[:-1]
+        shell.user_ns["In"] = shell.user_ns["_ih"] = past.input_hist_parsed
 
 
 def finish() -> None:

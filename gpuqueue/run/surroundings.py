@@ -270,6 +270,9 @@ def _take_shell() -> Any:
         "text": {n: getattr(text, n) for n in ("pprint", "max_seq_length", "float_format")},
         "digits": str(text.float_precision),
         "folders": list(shell.user_ns.get("_dh", [])),
+        "aliases": sorted(
+            set(shell.alias_manager.aliases) - set(shell.alias_manager.default_aliases)
+        ),
     }
 
 
@@ -289,6 +292,8 @@ def _put_shell(state: Any) -> None:
         if getattr(text, name) != value:
             setattr(text, name, value)
     shell.user_ns["_dh"][:] = state["folders"]
+    for name, command in set(state["aliases"]) - set(shell.alias_manager.aliases):
+        shell.alias_manager.define_alias(name, command)
 
 
 def _take_extensions() -> Any:
