@@ -87,6 +87,8 @@ class Here:
     def show(self, output: Mapping[str, Any]) -> None:
         """Show one output; an error that the cell has survived."""
         kind, publisher = output["output_type"], self._shell.display_pub
+        if kind == "over":
+            return
         if kind == "stream":
             self.write(output["text"], output["name"])
         elif kind == "clear_output":
@@ -171,6 +173,8 @@ class Cell:
     def show(self, output: Mapping[str, Any]) -> None:
         """Show one output."""
         kind = output["output_type"]
+        if kind == "over":
+            return
         if kind == "comm":
             self._comms.send_on(output, self._parent)
             return

@@ -318,6 +318,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         """Whether this is one object by itself, in which no array is a view."""
         self._twins = twins.here()
         self._special = comms.special()
+        self._usual: set[type] = set()
+        """Kinds that have no base of which ``_by_kind`` knows more."""
         self._kept: list[Any] = []
         self._devices: dict[int, str] = {}
         """Where the memory of tensors belongs, by the id of their storage."""
@@ -329,19 +331,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return _REDUCERS[kind](obj)
         if id(obj) in self._twins:
             return twins.twin, (self._twins[id(obj)],)
-        if _forwards(kind):
-            return _new_object, (kind,), dict(vars(obj)), None, None, fill_plainly
-        if (kind.__module__, kind.__name__) == _BUNCH:  # its own way leaves out its attributes
-            return _new_object, (kind,), dict(vars(obj)), None, iter(obj.items()), fill_plainly
-        if isinstance(obj, logging.Handler) and (reduced := remade.reduce_handler(obj)):
+        if kind not in self._usual and (reduced := self._by_kind(kind, obj)):
             return reduced
-        if isinstance(obj, remade.IMMUTABLE) and (reduced := remade.reduce_immutable(obj)):
-            return reduced
-        if isinstance(obj, self._special) and (reduced := comms.reduce(obj)):
-            return reduced
-        if isinstance(obj, BaseException) and _has_own_way_to_begin(kind):
-            state = (obj.__cause__, obj.__context__, obj.__suppress_context__, dict(vars(obj)))
-            return make_exception, (kind, obj.args), state, None, None, fill_exception
         tables: Any = getattr(sys.modules.get("pandas"), "core", None)
         if not self.whole and tables is not None and isinstance(obj, tables.generic.NDFrame):
             return self._table(obj)
@@ -370,6 +361,26 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 slots["__closure__"] = [_content(cell) for cell in obj.__closure__]
             return make, args, state, None, None, fill_function
         return reduced
+
+    def _by_kind(self, kind: type, obj: Any) -> Any:
+        """How an object is made again whose class has a base of which we know more."""
+        if _forwards(kind):
+            return _new_object, (kind,), dict(vars(obj)), None, None, fill_plainly
+        if (kind.__module__, kind.__name__) == _BUNCH:  # its own way leaves out its attributes
+            return _new_object, (kind,), dict(vars(obj)), None, iter(obj.items()), fill_plainly
+        if isinstance(obj, logging.Handler):
+            return remade.reduce_handler(obj)
+        if isinstance(obj, remade.IMMUTABLE):
+            return remade.reduce_immutable(obj)
+        if isinstance(obj, self._special):
+            return comms.reduce(obj)
+        if isinstance(obj, BaseException):
+            if not _has_own_way_to_begin(kind):
+                return None
+            state = (obj.__cause__, obj.__context__, obj.__suppress_context__, dict(vars(obj)))
+            return make_exception, (kind, obj.args), state, None, None, fill_exception
+        self._usual.add(kind)
+        return None
 
     def _of_library(self, kind: type, obj: Any) -> Any:
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
