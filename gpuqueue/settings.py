@@ -29,6 +29,9 @@ __all__ = [
 
 _SIZES = ("log_limit", "cell_text_limit", "cell_result_limit", "cell_failed_result_limit")
 
+_LEAST = {"cell_result_limit": 16 << 20, "cell_failed_result_limit": 16 << 20}
+"""Bytes. Variables up to this size are not told apart when a result is put in order."""
+
 
 class Settings(HasTraits):
     """The settings of one state directory. Treated as immutable once loaded."""
@@ -99,8 +102,8 @@ class Settings(HasTraits):
     cell_result_limit = Union(
         [Unicode(), Int()],
         default_value="4G",
-        help="The largest variable that a %%gpu cell brings back by itself; a larger one stays in "
-        "the job until %gpu pull asks for it.",
+        help="The largest variable that a %%gpu cell brings back by itself, at least 16M; a larger "
+        "one stays in the job until %gpu pull asks for it.",
     )
     cell_failed_result_limit = Union(
         [Unicode(), Int()],
@@ -126,8 +129,10 @@ class Settings(HasTraits):
 
     @validate(*_SIZES)
     def _is_a_size(self, proposal: dict[str, Any]) -> Any:
-        parse_bytes(proposal["value"], proposal["trait"].name)
-        return proposal["value"]
+        name, value = proposal["trait"].name, proposal["value"]
+        if parse_bytes(value, name) < _LEAST.get(name, 0):
+            raise InvalidRequest(name, f"{value!r} is less than 16M; what is smaller always comes")
+        return value
 
     def size(self, name: str) -> int:
         """A setting that is a size, in bytes."""

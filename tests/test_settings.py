@@ -21,6 +21,7 @@ def test_no_file_is_a_valid_file(tmp_path):
         ("log_limit = 'much'", "log_limit"),
         ("cell_text_limit = 'long'", "cell_text_limit"),
         ("cell_result_limit = -1", "cell_result_limit"),
+        ("cell_result_limit = '15M'", "cell_result_limit.*16M"),
         ("cell_failed_result_limit = '3 cows'", "cell_failed_result_limit"),
         ("gpus = ['a']", "gpus"),
         ("packing = 3", "packing"),

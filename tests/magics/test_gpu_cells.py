@@ -310,15 +310,17 @@ def test_a_flood_is_bounded_here_and_whole_in_the_log(book: Notebook, client: Lo
 
 def test_what_is_shown_and_what_comes_by_itself_are_settings(book: Notebook, home: Home) -> None:
     home.config.parent.mkdir(parents=True, exist_ok=True)
-    home.config.write_text("cell_text_limit = '2k'\ncell_result_limit = '1M'\n")
-    ran = book.gpu("for i in range(1000): print(i, 'x' * 10)\nsmall, large = 1, bytearray(2 << 20)")
+    home.config.write_text("cell_text_limit = '2k'\ncell_result_limit = '16M'\n")
+    ran = book.gpu(
+        "for i in range(1000): print(i, 'x' * 10)\nlarge, small = bytearray(17 << 20), 1"
+    )
     assert "characters of text are not shown here" in ran.stream("stdout")
     assert ran.stream("stdout").rstrip().endswith("999 xxxxxxxxxx")
     assert len(ran.stream("stdout")) < 6000
     assert "large stays in job 1: it is large" in ran.stream("stderr")
     assert book.ok("small, 'large' in globals()").result == "(1, False)"
-    home.config.write_text("cell_failed_result_limit = '1k'\n")
-    ran = book.gpu("large, small = bytearray(1 << 20), 2\n1 / 0")
+    home.config.write_text("cell_failed_result_limit = '16M'\n")
+    ran = book.gpu("large, small = bytearray(17 << 20), 2\n1 / 0")
     assert ran.error == ("ZeroDivisionError", "division by zero")
     assert book.ok("small, 'large' in globals()").result == "(2, False)"
 
