@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ from gpuqueue.client.job import describe
 from gpuqueue.errors import GpuqueueError, JobFailed, NotAllowedNow
 from gpuqueue.magics.options import parse_options, split_line
 from gpuqueue.magics.replay import Here, OutputTail, Place, place_of
-from gpuqueue.magics.shown import cell_error
+from gpuqueue.magics.shown import cell_error, silent
 from gpuqueue.model import TERMINAL, JobState
 from gpuqueue.model import Job as Record
 from gpuqueue.run.files import RESULT, read_json
@@ -30,9 +31,7 @@ _STATUS_EVERY = 0.5
 _RESTART_AFTER = 0.4
 _CANCEL_AFTER = 3.0
 _LEAVE_AFTER = 4.5
-_MOST = 4 << 30
 _LARGE = ("it is large", "it comes with")
-_MOST_OF_FAILED = 32 << 20
 
 
 def run_cell(shell: Any, line: str, source: str) -> Job | None:
@@ -52,6 +51,7 @@ def run_cell(shell: Any, line: str, source: str) -> Job | None:
         )
     asked = parse_options(split_line(line))
     options = options_from(asked.options)
+    client = default_client()
     payload = cell_payload(
         source,
         shell.user_ns,
@@ -59,9 +59,11 @@ def run_cell(shell: Any, line: str, source: str) -> Job | None:
         ins=asked.ins,
         outs=asked.outs,
         waited=not asked.background,
+        shown=client.settings.size("cell_text_limit"),
     )
-    client = default_client()
     record = client.submit([(payload, options)])[0]
+    for note in payload.notes:
+        Here(shell).write(f"gpuqueue: {note}\n")
     if asked.background:
         _remember(record.id, payload.objects)
         _in_background(shell, client, record.id)
@@ -81,7 +83,9 @@ class _Follow:
     Attributes
     ----------
     last_error
-        The error output that nothing has followed: the cell's own exception.
+        The error output that nothing of the cell's code has followed: the cell's own exception.
+    after
+        What came when the code was over: it is shown after the error.
     """
 
     def __init__(self, client: LocalClient, job_id: int, place: Place) -> None:
@@ -89,7 +93,10 @@ class _Follow:
         self.job_id = job_id
         self.place = place
         self.last_error: dict[str, Any] | None = None
+        self.after: list[dict[str, Any]] = []
+        self._over = False
         self._tail = OutputTail(client, job_id)
+        self._shown_of = 0
 
     def run(self) -> Record:
         """Show until the end; returns the job as it ended, or as it is when told to leave."""
@@ -107,10 +114,18 @@ class _Follow:
 
     def _show(self, job: Record) -> bool:
         came = False
+        if self._shown_of not in (0, job.attempt):
+            self._begin_again(job)
         for output in self._tail.read(job):
             if not came:
                 self.clear()
-            came = True
+            came, self._shown_of = True, job.attempt
+            if output["output_type"] == "over":
+                self._over = True
+                continue
+            if self._over and self.last_error is not None:
+                self.after.append(output)
+                continue
             # what comes on stderr after it may still be about it
             about_it = output.get("name") == "stderr"
             if self.last_error is not None and not about_it:
@@ -123,6 +138,21 @@ class _Follow:
             else:
                 self.place.show(output)
         return came
+
+    def _begin_again(self, job: Record) -> None:
+        """Take away what an attempt that was lost has shown: the next one shows all of it again."""
+        self._shown_of, self.last_error, self._over = 0, None, False
+        self.after.clear()
+        self.clear()
+        self.place.begin_again()
+        self.place.write(
+            f"gpuqueue: job {job.id} was lost and has begun again (attempt {job.attempt})\n"
+        )
+
+    def show_rest(self) -> None:
+        """Show what has been kept back until it was known what it is."""
+        for output in [*([self.last_error] if self.last_error else []), *self.after]:
+            self.place.show(output)
 
     def tick(self, _job: Record) -> bool:
         """Called now and then; True to leave before the end."""
@@ -219,13 +249,19 @@ class _Foreground(_Follow):
 
     def _error(self, job: Record, values: Mapping[str, Any]) -> BaseException | None:
         if job.state is JobState.SUCCEEDED:
-            if self.last_error is not None:
-                self.place.show(self.last_error)
+            self.show_rest()
             return None
         if self._interrupts:
             return self._interrupted(job)
+        original = values.get("<error>")
         if self.last_error is not None:
-            return cell_error(self.last_error, values.get("<error>"))
+            error = cell_error(self.last_error, original)
+            _when_it_is_over(self._shell, self.place, self.after, error)
+            return error
+        if isinstance(original, BaseException):
+            # one that IPython shows as text, such as a group: that has been shown
+            _when_it_is_over(self._shell, self.place, self.after, original)
+            return silent(self._shell, original)
         try:
             Job(self.client, self.job_id).result(timeout=0)
         except JobFailed as error:
@@ -246,6 +282,24 @@ class _Foreground(_Follow):
             {"ename": "KeyboardInterrupt", "evalue": words, "traceback": lines},
             KeyboardInterrupt(words),
         )
+
+
+def _when_it_is_over(
+    shell: Any, place: Place, outputs: list[dict[str, Any]], error: BaseException
+) -> None:
+    """Show outputs after the error that is about to be raised, as figures are in a plain cell.
+
+    The error is then the user's own again, who may raise it once more.
+    """
+
+    def done() -> None:
+        shell.events.unregister("post_execute", done)
+        vars(error).pop("_render_traceback_", None)
+        vars(shell).pop("showtraceback", None)
+        for output in outputs:
+            place.show(output)
+
+    shell.events.register("post_execute", done)
 
 
 class _StatusLine:
@@ -292,8 +346,7 @@ def follow(client: LocalClient, job_id: int, place: Place) -> Record:
     """Show a job's outputs until it has ended, an exception as text."""
     shown = _Follow(client, job_id, place)
     job = shown.run()
-    if shown.last_error is not None:
-        place.show(shown.last_error)
+    shown.show_rest()
     return job
 
 
@@ -314,12 +367,14 @@ def _in_background(shell: Any, client: LocalClient, job_id: int) -> None:
 # -- coming back ------------------------------------------------------------------------------
 
 
-def _most(job: Record) -> int:
+def _most(job: Record, client: LocalClient) -> int:
     """Bytes of one variable beyond which it comes only when asked for.
 
     What a failed cell had made is seldom wanted, and would fill the memory with each retry.
     """
-    return _MOST if job.state is JobState.SUCCEEDED else _MOST_OF_FAILED
+    succeeded = job.state is JobState.SUCCEEDED
+    name = "cell_result_limit" if succeeded else "cell_failed_result_limit"
+    return int(client.settings.size(name))
 
 
 _sent: dict[int, Mapping[int, Any]] = {}
@@ -357,6 +412,9 @@ def bring_back(
     -------
     Everything that could be loaded, the exception under ``<error>`` included.
     """
+    from gpuqueue.run.patches import put_patches
+    from gpuqueue.run.sources import put_sources
+    from gpuqueue.run.surroundings import put_handlers
     from gpuqueue.run.values import FromFile, load_file
 
     space = shell.user_ns
@@ -366,13 +424,15 @@ def bring_back(
     copies = None if objects is not None else FromFile(client.home.job(job.id) / "payload")
     origins: Mapping[int, Any] = copies if objects is None else objects  # type: ignore[assignment]
     folder = client.home.attempt(job.id, max(1, job.attempt))
-    most = _most(job) if names is None else None
+    most = _most(job, client) if names is None else None
+    told = read_json(folder / "outcome.json") or {}
+    if just_run:
+        _go(told.get("where") or {}, place)
     try:
         loaded = load_file(folder / RESULT, most=most, origins=origins)
     except (OSError, ValueError, EOFError) as error:
         place.write(f"gpuqueue: the result of job {job.id} cannot be read: {error}\n")
         return {}
-    told = read_json(folder / "outcome.json") or {}
     values, problems = loaded.values, told.get("problems", {}) | loaded.problems
     if copies is not None:
         _add_inputs(copies, values, space, names)
@@ -381,6 +441,8 @@ def bring_back(
             space[name] = value
     payload = FromFile(client.home.job(job.id) / "payload")
     _change(values, origins, space, payload, in_place=just_run or copies is not None)
+    put_patches(values, told.get("unpatched", ()))
+    put_sources(shell, told.get("sources", {}))
     for kind, magics in (values.get("<magics>") or {}).items() if names is None else ():
         for name, function in magics.items():
             shell.register_magic_function(function, kind, name)
@@ -395,6 +457,7 @@ def bring_back(
             shell.displayhook.update_user_ns(values["<out>"])
     if just_run:
         _flush_later(folder / RESULT)
+        put_handlers(values)
         _surround(values.get("<around>") or {}, place)
     return values
 
@@ -465,6 +528,17 @@ def _change(
                 delattr(kind, name)
 
 
+def _go(where: Mapping[str, Any], place: Place) -> None:
+    """Go where the cell has gone, and look for modules where it did, before any is needed."""
+    if folder := where.get("folder"):
+        try:
+            os.chdir(folder)
+        except OSError as error:
+            place.write(f"gpuqueue: the working directory stays as it was: {error}\n")
+    if path := where.get("path"):
+        sys.path[:] = path
+
+
 def _surround(around: Mapping[str, Any], place: Place) -> None:
     """Make this kernel's surroundings what the cell has made of the job's."""
     from gpuqueue.run import ambient
@@ -472,10 +546,5 @@ def _surround(around: Mapping[str, Any], place: Place) -> None:
     os.environ.update(around.get("environ", {}))
     for name in around.get("unset", ()):
         os.environ.pop(name, None)
-    if folder := around.get("folder"):
-        try:
-            os.chdir(folder)
-        except OSError as error:
-            place.write(f"gpuqueue: the working directory stays as it was: {error}\n")
     for name in ambient.put(around.get("states", {})):
         place.write(f"gpuqueue: what the cell changed of the {name} could not be put here\n")

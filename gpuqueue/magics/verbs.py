@@ -85,7 +85,7 @@ def _logs(shell: Any, words: list[str]) -> None:
         else:
             rest.append(word)
     (job,) = _ids(rest, "logs")
-    client, here = default_client(), Here(shell)
+    client, here = default_client(), Here(shell, again=True)
     if job.record.kind is JobKind.CELL and lines is None:
         if live:
             follow(client, job.id, here)
