@@ -63,16 +63,21 @@ def _spares(number: int) -> None:
     time.sleep(2.5)  # the controller looks once a second
 
 
+def _warm(kernel: _Kernel) -> None:
+    """Have a spare kernel ready."""
+    # the first cell has one started, and the second tells it what the magic itself has imported
+    for _ in range(2):
+        kernel.run("%%gpu\npass")
+        wait_for_spare(os.environ["GPUQUEUE_HOME"])
+
+
 def _small(kernel: _Kernel, count: int) -> dict[str, float]:
     kernel.run("%reload_ext gpuqueue\nx = 0")
     _spares(0)
     found = {"first": kernel.run("%%gpu\nx = x + 1")[0]}
     found["fresh"] = kernel.median("%%gpu\nx = x + 1", count)
     _spares(1)
-    # the first has one started, and the second tells it what the magic itself has imported
-    for _ in range(2):
-        kernel.run("%%gpu\nx = x + 1")
-        wait_for_spare(os.environ["GPUQUEUE_HOME"])
+    _warm(kernel)
     found["gpu"] = kernel.median("%%gpu\nx = x + 1", count)
     found["plain"] = kernel.median("x = x + 1", count)
     return found
@@ -96,7 +101,7 @@ def rest():
         os.fsync(handle)
         os.close(handle)
 """
-_WARM = "for _ in range(2): b = a.copy(); c = a.copy(); del b, c"
+_TOUCH = "for _ in range(2): b = a.copy(); c = a.copy(); del b, c"
 _READ = "r = float({}[::512].sum())"
 
 
@@ -111,18 +116,17 @@ def _array(kernel: _Kernel, size: int, count: int) -> dict[str, float]:
     n = size // 8
     make = f"import numpy as np\nmade = np.full({n}, 1.0)\nmade[0] = {{}}"
     kernel.run(f"import numpy as np, os, pathlib, time\na = np.ones({n})\nv = np.ones(8){_REST}")
+    _warm(kernel)
     times: dict[str, list[float]] = {}
 
     def cell(name: str, source: str) -> float:
-        kernel.run(f"rest()\n{_WARM}")
+        kernel.run(f"rest()\n{_TOUCH}")
         times.setdefault(name, []).append(kernel.run(source)[0])
         return times[name][-1]
 
     for index in range(count):
         kernel.run("r = made = None")
-        copy = (
-            f"{_WARM}\nt = time.perf_counter(); b = a.copy(); print(time.perf_counter() - t); del b"
-        )
+        copy = f"{_TOUCH}\nt = time.perf_counter(); b = a.copy(); print(time.perf_counter() - t); del b"
         times.setdefault("copy", []).append(float(kernel.run(f"rest()\n{copy}")[1]))
         empty = cell("empty", "%%gpu\n" + _READ.format("v"))
         kernel.run(f"a[:] = {index}")

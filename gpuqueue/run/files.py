@@ -4,6 +4,7 @@
 ``spec.json``        the payload and its surroundings as submitted (holds the environment: 0600)
 ``payload``          a pickled call, a cell's source and inputs, where the kind has one
 ``payload.N``        a large buffer of a cell's inputs, by itself; never written to again
+``imports``          modules that a cell's notebook has imported, for its spare kernel
 ``<attempt>/``       one start of the job:
 ``  claim``          which runner has it: a symbolic link to nowhere, whose text says so
 ``  log``            bytes as the job wrote them

@@ -135,8 +135,17 @@ def finish_in_fork(app: Any, mark: Mark, folder: str, orders: int, reports: int)
 
 
 def warm() -> None:
-    """Do what takes longer when it is done for the first time."""
+    """Do what takes longer when it is done for the first time.
+
+    Raises
+    ------
+    RuntimeError
+        The kernel has been configured not to watch its descriptors: they lead nowhere here.
+    """
     from gpuqueue.run import ambient
+
+    if any(getattr(stream, "_fid", None) is None for stream in _streams.values()):
+        raise RuntimeError("the descriptors are not watched")
 
     ambient.take()
 

@@ -108,7 +108,8 @@ def notebook(folder: Path) -> Iterator[Notebook]:
         made = Notebook(client)
         made.ok("%reload_ext gpuqueue")
         if os.environ.get("GPUQUEUE_TESTS_SPARE"):
-            # as in a notebook that has run cells before: all that come now can come to its spare
+            # as in a notebook that has run cells before: what comes now can come to its spare
+            # kernel. Tests that expect a job to be the first one do not hold then
             made.ok("%%gpu\npass")
             wait_for_spare(os.environ["GPUQUEUE_HOME"])
         yield made

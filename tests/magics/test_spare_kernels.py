@@ -57,7 +57,7 @@ def configure(home: Home, **settings: object) -> None:
 
 @pytest.fixture
 def book(home: Home, tmp_path: Path) -> Iterator[Notebook]:
-    configure(home, spare_memory="64M", spare_idle=600)
+    configure(home, spare_memory="256M", spare_idle=600)
     with notebook(tmp_path / "work dir é") as made:
         yield made
     until(lambda: not forked_kernels(home), what="nothing of the spare kernel is left")
@@ -239,23 +239,23 @@ def test_one_that_does_not_answer_costs_no_job(
 
 
 def test_it_ends_with_the_notebook(home: Home, tmp_path: Path) -> None:
-    configure(home, spare_memory="64M", spare_idle=600)
+    configure(home, spare_memory="256M", spare_idle=600)
     with notebook(tmp_path / "work") as book:
         by_spare(book, home)
     until(lambda: not forked_kernels(home), what="it is gone")
 
 
 def test_it_ends_when_it_is_not_used(home: Home, tmp_path: Path) -> None:
-    configure(home, spare_memory="64M", spare_idle=600)
+    configure(home, spare_memory="256M", spare_idle=600)
     with notebook(tmp_path / "work") as book:
         by_spare(book, home)
-        configure(home, spare_memory="64M", spare_idle=0.5)
+        configure(home, spare_memory="256M", spare_idle=0.5)
         until(lambda: not forked_kernels(home), what="it is gone")
 
 
 @pytest.mark.parametrize("whom", ["launcher", "controller"])
 def test_it_ends_with_who_is_killed(home: Home, tmp_path: Path, whom: str) -> None:
-    configure(home, spare_memory="64M", spare_idle=600, autostart=True)
+    configure(home, spare_memory="256M", spare_idle=600, autostart=True)
     with notebook(tmp_path / "work") as book:
         by_spare(book, home)
         old = set(ready(home))
@@ -268,20 +268,20 @@ def test_it_ends_with_who_is_killed(home: Home, tmp_path: Path, whom: str) -> No
 
 
 def test_there_is_none_where_the_setting_says_so(home: Home, tmp_path: Path) -> None:
-    configure(home, spare_kernels=0, spare_memory="64M")
+    configure(home, spare_kernels=0, spare_memory="256M")
     with notebook(tmp_path / "work") as book:
         for _ in range(3):
             assert "gpuqueue.run.spare " not in book.gpu(f"print({WHENCE})").stream()
             assert not forked_kernels(home)
-        configure(home, spare_kernels=1, spare_memory="64M")
+        configure(home, spare_kernels=1, spare_memory="256M")
         until(lambda: book.ok("%%gpu\npass") and spares(home), what="one is started")
         by_spare(book, home)
-        configure(home, spare_kernels=0, spare_memory="64M")
+        configure(home, spare_kernels=0, spare_memory="256M")
         until(lambda: not forked_kernels(home), what="it is gone")
 
 
 def test_no_more_than_the_setting_says(home: Home, tmp_path: Path) -> None:
-    configure(home, spare_kernels=1, spare_memory="64M", spare_idle=600)
+    configure(home, spare_kernels=1, spare_memory="256M", spare_idle=600)
     with notebook(tmp_path / "one") as one, notebook(tmp_path / "two") as two:
         by_spare(one, home)
         first = spares(home)
