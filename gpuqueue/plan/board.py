@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gpuqueue.model import WHOLE, Grant, Job, Placement, Preset
+from gpuqueue.plan.ends import end_of
 from gpuqueue.plan.lanes import is_open
 from gpuqueue.plan.need import could_hold
-from gpuqueue.plan.timeline import end_of
 from gpuqueue.plan.types import Card, Need, Policy, Snapshot
 
 __all__ = ["Board", "Part", "Resident", "Space", "Tally"]

@@ -9,13 +9,16 @@ from math import inf
 from types import MappingProxyType
 
 from gpuqueue.model import Job
+from gpuqueue.plan.begin import begun
 from gpuqueue.plan.doubt import eased
+from gpuqueue.plan.ends import UNKNOWN, length_of
 from gpuqueue.plan.evict import evictions
 from gpuqueue.plan.explain import explain
+from gpuqueue.plan.items import Item
 from gpuqueue.plan.lanes import Form, Forms, Lanes
 from gpuqueue.plan.queue import fairly, in_order, sift
 from gpuqueue.plan.reorder import Order, reordered
-from gpuqueue.plan.timeline import UNKNOWN, Item, Laid, Timeline, length_of
+from gpuqueue.plan.timeline import Laid, Timeline
 from gpuqueue.plan.types import Drop, Evict, Promise, Snapshot, Start, Wait
 
 __all__ = ["DEPTH", "Decision", "Plan", "plan"]
@@ -38,7 +41,7 @@ class Decision:
             self.queue = fairly(self.queue, snapshot, WHOLE_DEPTH)
         self.forms = Forms(snapshot)
         self.lanes = Lanes(snapshot)
-        self.base = Timeline.of(snapshot, self.lanes, now)
+        self.base = begun(snapshot, self.lanes, now)
         self.items: list[Item] = []
         self.behind: Sequence[Job] = ()
         self._take_head()
@@ -106,8 +109,8 @@ class Decision:
             timeline = self.order.laid.timeline
         if self.behind and self.snapshot.policy.backfill:
             self._fill(timeline)
-        begun = {job.id for job, _, _ in self.starts}
-        self.promises = [each for each in self.promises if each.job not in begun]
+        starting = {job.id for job, _, _ in self.starts}
+        self.promises = [each for each in self.promises if each.job not in starting]
 
     def _start_those_due(self, order: Order) -> None:
         laid = order.laid

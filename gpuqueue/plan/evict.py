@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING
 
 from gpuqueue.model import Job, JobState
-from gpuqueue.plan.timeline import Item, Timeline
+from gpuqueue.plan.begin import begun
+from gpuqueue.plan.items import Item
 from gpuqueue.plan.types import Evict
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ __all__ = ["evictions"]
 
 _PATIENCE = 60.0
 """Seconds that a job waits for others to end by themselves rather than have them stopped."""
-_MOST = 8
+_MOST = 16
 """For how many waiting jobs room is looked for in one decision."""
 
 
@@ -40,7 +42,7 @@ def evictions(decision: Decision) -> list[Evict]:
     found: list[Evict] = []
     gone: set[int] = set()
     ahead: list[Item] = []
-    stuck: set[Form] = set()
+    stuck: dict[Form, float] = {}
     tried = 0
     for item in decision.items:
         if item.job.id in started:
@@ -48,7 +50,7 @@ def evictions(decision: Decision) -> list[Evict]:
             continue
         if item.priority <= lowest or tried == _MOST:
             break
-        if item.form in stuck:
+        if item.length >= stuck.get(item.form, inf):
             ahead.append(item)
             continue
         tried += 1
@@ -60,7 +62,7 @@ def evictions(decision: Decision) -> list[Evict]:
             gone |= {job.id for job in victims}
             found += [Evict(job.id, item.job.id) for job in victims]
         else:
-            stuck.add(item.form)
+            stuck[item.form] = item.length
         ahead.append(item)
     return found
 
@@ -122,5 +124,5 @@ class _Room:
         decision = self.decision
         snapshot = decision.snapshot
         left = tuple(job for job in snapshot.running if job.id not in without)
-        timeline = Timeline.of(replace(snapshot, running=left), decision.lanes, decision.now)
+        timeline = begun(replace(snapshot, running=left), decision.lanes, decision.now)
         return timeline.lay(self.line).starts[-1]

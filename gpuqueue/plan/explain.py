@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpuqueue.model import WHOLE, Job, JobState
 from gpuqueue.plan.board import Board, Space
+from gpuqueue.plan.ends import UNKNOWN, expected_end, length_of
 from gpuqueue.plan.hints import HINTED, hint_for
+from gpuqueue.plan.items import Item
 from gpuqueue.plan.lanes import Form
 from gpuqueue.plan.need import sizes_apart
 from gpuqueue.plan.queue import fairly, in_order
-from gpuqueue.plan.timeline import UNKNOWN, Item, Timeline, expected_end, length_of
+from gpuqueue.plan.timeline import Timeline
 from gpuqueue.plan.types import Need, Wait, WaitReason
 from gpuqueue.plan.wording import Names, gpu_list, listed, strangers
 from gpuqueue.units import format_bytes, format_share

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpuqueue.model import WHOLE, Preset, Request
 from gpuqueue.plan.board import Board, Space
-from gpuqueue.plan.timeline import Item, Timeline
+from gpuqueue.plan.items import Item
+from gpuqueue.plan.timeline import Timeline
 from gpuqueue.units import format_bytes, format_share
 
 if TYPE_CHECKING:

@@ -13,7 +13,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gpuqueue.model import WHOLE
-from gpuqueue.plan.timeline import UNKNOWN, Item, Laid, Stake
+from gpuqueue.plan.ends import UNKNOWN
+from gpuqueue.plan.items import Item, Stake
+from gpuqueue.plan.timeline import Laid
 
 if TYPE_CHECKING:
     from gpuqueue.plan.decide import Decision
@@ -172,12 +174,9 @@ class _Search:
 def _price(decision: Decision) -> float:
     """What a second of others' waiting costs here: the more, the longer the backlog lasts.
 
-    Where run times are only learned, it is nothing beyond that second: they are too long for the
-    most part, and so is what would be caused.
+    Where run times are only learned the whole price is asked: what is saved is a guess.
     """
-    if decision.doubtful:
-        return 1.0
-    if not decision.lanes.lanes:
+    if decision.doubtful or not decision.lanes.lanes:
         return _PRICE
     work = sum(_area(item) for item in decision.items)
     lasts = work / (WHOLE * len(decision.lanes.lanes))

@@ -8,44 +8,20 @@ count of nodes: no job touches what one placed before it has reserved.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import islice
 from math import inf
 from typing import NamedTuple
 
-from gpuqueue.model import Job, JobState, Placement
+from gpuqueue.plan.ends import UNKNOWN
+from gpuqueue.plan.items import Item, Lows, Stake
 from gpuqueue.plan.lanes import COMPANY, FULL, Form, Lanes
-from gpuqueue.plan.types import Snapshot
 
-__all__ = ["UNKNOWN", "Item", "Laid", "Timeline", "end_of", "run_time"]
+__all__ = ["Laid", "Shaky", "Timeline"]
 
-UNKNOWN = 1e10
-"""Seconds that a job of unknown run time is laid out for: longer than anybody waits."""
-_MOMENT = 1.0
-_SHORTEST = 0.001
 _ROOM = (1 << 22) - 1
 assert FULL <= _ROOM
-
-
-class Item:
-    """A waiting job as it is laid out.
-
-    ``length`` is in seconds; ``movable`` says that it may be moved ahead as short work, ``loose``
-    that its length is learned, too doubtful to keep others waiting for it.
-    """
-
-    __slots__ = ("form", "job", "latest", "length", "loose", "movable", "order", "priority")
-
-    def __init__(self, job: Job, form: Form, length: float, order: int) -> None:
-        self.job = job
-        self.form = form
-        self.length = length
-        self.order = order
-        self.priority = job.request.priority
-        self.latest = inf
-        self.movable = length < UNKNOWN
-        self.loose = False
 
 
 class Shaky(NamedTuple):
@@ -54,49 +30,6 @@ class Shaky(NamedTuple):
     end: float
     guards: int
     slots: int
-
-
-class Stake:
-    """What a layout must keep to be worth it: every limit, and in the end a balance above zero.
-
-    Each second that a job starts earlier than in ``olds`` adds its weight to the balance, each
-    second later takes ``price`` times that. A start beyond ``horizon`` counts for nothing. What
-    the first job gains, so many times over as ``patience`` says, may be owed in between.
-    """
-
-    __slots__ = ("balance", "credit", "horizon", "limits", "olds", "patience", "price", "weights")
-
-    def __init__(
-        self,
-        *,
-        limits: Sequence[float],
-        olds: Sequence[float],
-        weights: Sequence[float],
-        price: float,
-        patience: float,
-        horizon: float,
-    ) -> None:
-        self.limits = limits
-        self.olds = olds
-        self.weights = weights
-        self.price = price
-        self.patience = patience
-        self.credit = 0.0
-        self.horizon = horizon
-        self.balance = 0.0
-
-    def lost(self, number: int, at: float) -> bool:
-        """Take in a job's start; whether the layout is not worth going on with."""
-        if at > self.limits[number]:
-            return True
-        later = at - self.olds[number]
-        if later and self.olds[number] < self.horizon:
-            if later > 0:
-                later *= self.price
-            self.balance -= later * self.weights[number]
-            if not number:
-                self.credit = self.patience * self.balance
-        return self.balance < -self.credit
 
 
 class Laid:
@@ -113,30 +46,6 @@ class Laid:
         self.starts = starts
         self.marks = marks
         self.holds: list[tuple[int, int]] = []
-
-
-class _Lows:
-    """Before when no job of one form and at least some length starts, as jobs only take room."""
-
-    __slots__ = ("lengths", "since")
-
-    def __init__(self) -> None:
-        self.lengths: list[float] = []
-        self.since: list[float] = []
-
-    def at(self, length: float, now: float) -> float:
-        """The bound for a job of this length."""
-        place = bisect_right(self.lengths, length)
-        return self.since[place - 1] if place else now
-
-    def note(self, length: float, at: float) -> None:
-        """Take in where a job of this length was placed."""
-        since = self.since
-        place = upto = bisect_right(self.lengths, length)
-        while upto < len(since) and since[upto] <= at:
-            upto += 1
-        self.lengths[place:upto] = [length]
-        since[place:upto] = [at]
 
 
 class Timeline:
@@ -156,54 +65,6 @@ class Timeline:
         twin = Timeline(self.lanes, self.times[:], self.free[:])
         twin.shaky = self.shaky[:]
         return twin
-
-    @classmethod
-    def of(cls, snapshot: Snapshot, lanes: Lanes, now: float) -> Timeline:
-        """The machine with what runs now, each job until its expected end.
-
-        A job past its estimate is taken to need a quarter of what it has run once more, a minute
-        at least; one of unknown run time stays out of sight. Both are *shaky* ends.
-        """
-        held = []
-        shaky: list[Shaky] = []
-        totals: dict[int, int] = {}
-        for job in snapshot.running:
-            end, sure = expected_end(snapshot, job, now)
-            parts = lanes.held(job)
-            take = 0
-            for shift, _, amount in parts:
-                take += amount << shift
-                totals[shift] = totals.get(shift, 0) + amount
-            held.append((end, take, parts))
-            if not sure:
-                placement = job.placement or Placement()
-                guards = 0
-                for grant in placement.grants:
-                    lane = lanes.by_uuid.get(grant.gpu)
-                    guards |= lane.guard if lane else 0
-                shaky.append(Shaky(end, guards, placement.slots))
-        held.sort(key=lambda each: each[0])
-        full = lanes.full
-        over = any(
-            amount > full >> shift & ((1 << lanes.bits_at(shift)) - 1)
-            for shift, amount in totals.items()
-        )
-        times, free = [now], [0]
-        if over:
-            _fill_clamped(lanes, held, times, free)
-        else:
-            level = (full | lanes.guards) - sum(take for _, take, _ in held)
-            free[0] = level
-            for end, take, _ in held:
-                level += take
-                if end == times[-1]:
-                    free[-1] = level
-                else:
-                    times.append(end)
-                    free.append(level)
-        timeline = cls(lanes, times, free)
-        timeline.shaky = shaky
-        return timeline
 
     # -- laying out --------------------------------------------------------------------------
 
@@ -232,7 +93,7 @@ class Timeline:
         floors.clear()
         starts: list[float] = []
         marks: list[int] = []
-        lows: dict[Form, _Lows] = {}
+        lows: dict[Form, Lows] = {}
         credited: set[int] = set()
         holds: list[tuple[int, int]] = []
         horizon = now + UNKNOWN
@@ -246,7 +107,7 @@ class Timeline:
                 continue
             known = lows.get(form)
             if known is None:
-                known = lows[form] = _Lows()
+                known = lows[form] = Lows()
             low = max(known.at(length, now), floors.get(form, now))
             if strict and last > low:
                 low = last
@@ -527,69 +388,3 @@ class Timeline:
         for step in range(bisect_left(self.times, at)):
             free[step] = lanes.held_back(free[step], form, held, max(0, slots))
         return [(item.order, marks if on else 0)]
-
-
-def _fill_clamped(
-    lanes: Lanes,
-    held: Sequence[tuple[float, int, list[tuple[int, int, int]]]],
-    times: list[float],
-    free: list[int],
-) -> None:
-    """Fill the steps where more is held than there is: nothing is free, rather than less."""
-    ends = sorted({end for end, _, _ in held})
-    times += ends
-    free.clear()
-    for after in times:
-        sums: dict[tuple[int, int], int] = {}
-        for end, _, parts in held:
-            if end > after:
-                for shift, bits, amount in parts:
-                    sums[shift, bits] = sums.get((shift, bits), 0) + amount
-        taken = [(shift, bits, amount) for (shift, bits), amount in sums.items()]
-        free.append(lanes.clamped(lanes.full | lanes.guards, taken))
-
-
-def run_time(snapshot: Snapshot, job: Job) -> float | None:
-    """Expected run time in seconds: the estimate, else what the request says; None if unknown."""
-    estimate = snapshot.estimates.get(job.id)
-    if estimate is not None and estimate.run_time is not None:
-        return estimate.run_time
-    return job.request.eta
-
-
-def length_of(snapshot: Snapshot, job: Job) -> float:
-    """Seconds to lay a job out for."""
-    seconds = run_time(snapshot, job)
-    return UNKNOWN if seconds is None else max(_SHORTEST, seconds)
-
-
-def end_of(snapshot: Snapshot, job: Job, now: float) -> float:
-    """When a running job was expected to end, in seconds since the epoch, by its estimate.
-
-    In the past where it has outrun it; infinite where unknown, as for a frozen job; minus
-    infinite for a job that is being evicted, which ends at any moment.
-    """
-    if job.state is JobState.EVICTING:
-        return -inf
-    if job.state is JobState.FROZEN:
-        return inf
-    seconds = run_time(snapshot, job)
-    if seconds is None:
-        return inf
-    return (now if job.started is None else job.started) + seconds
-
-
-def expected_end(snapshot: Snapshot, job: Job, now: float) -> tuple[float, bool]:
-    """When a running job is expected to end, after ``now``, and whether others may rely on it."""
-    end = end_of(snapshot, job, now)
-    if now < end < inf:
-        return end, True
-    if end == inf:
-        return now + UNKNOWN, False
-    if end == -inf:
-        return now + _MOMENT, False
-    ran = now - (now if job.started is None else job.started)
-    # one that was only learned from other runs was a guess from the first: it is made anew
-    estimate = snapshot.estimates.get(job.id)
-    learned = estimate is not None and estimate.learned
-    return now + max(60.0, ran // 4), learned

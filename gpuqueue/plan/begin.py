@@ -1,0 +1,81 @@
+"""The timeline that everything else is laid out in: the machine with what runs now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuqueue.model import Placement
+from gpuqueue.plan.ends import expected_end
+from gpuqueue.plan.lanes import Lanes
+from gpuqueue.plan.timeline import Shaky, Timeline
+from gpuqueue.plan.types import Snapshot
+
+__all__ = ["begun"]
+
+
+def begun(snapshot: Snapshot, lanes: Lanes, now: float) -> Timeline:
+    """The machine with what runs now, each job until its expected end.
+
+    A job past its estimate is taken to need a quarter of what it has run once more, a minute
+    at least; one of unknown run time stays out of sight. Both are *shaky* ends.
+    """
+    held = []
+    shaky: list[Shaky] = []
+    totals: dict[int, int] = {}
+    for job in snapshot.running:
+        end, sure = expected_end(snapshot, job, now)
+        parts = lanes.held(job)
+        take = 0
+        for shift, _, amount in parts:
+            take += amount << shift
+            totals[shift] = totals.get(shift, 0) + amount
+        held.append((end, take, parts))
+        if not sure:
+            placement = job.placement or Placement()
+            guards = 0
+            for grant in placement.grants:
+                lane = lanes.by_uuid.get(grant.gpu)
+                guards |= lane.guard if lane else 0
+            shaky.append(Shaky(end, guards, placement.slots))
+    held.sort(key=lambda each: each[0])
+    full = lanes.full
+    over = any(
+        amount > full >> shift & ((1 << lanes.bits_at(shift)) - 1)
+        for shift, amount in totals.items()
+    )
+    times, free = [now], [0]
+    if over:
+        _fill_clamped(lanes, held, times, free)
+    else:
+        level = (full | lanes.guards) - sum(take for _, take, _ in held)
+        free[0] = level
+        for end, take, _ in held:
+            level += take
+            if end == times[-1]:
+                free[-1] = level
+            else:
+                times.append(end)
+                free.append(level)
+    timeline = Timeline(lanes, times, free)
+    timeline.shaky = shaky
+    return timeline
+
+
+def _fill_clamped(
+    lanes: Lanes,
+    held: Sequence[tuple[float, int, list[tuple[int, int, int]]]],
+    times: list[float],
+    free: list[int],
+) -> None:
+    """Fill the steps where more is held than there is: nothing is free, rather than less."""
+    ends = sorted({end for end, _, _ in held})
+    times += ends
+    free.clear()
+    for after in times:
+        sums: dict[tuple[int, int], int] = {}
+        for end, _, parts in held:
+            if end > after:
+                for shift, bits, amount in parts:
+                    sums[shift, bits] = sums.get((shift, bits), 0) + amount
+        taken = [(shift, bits, amount) for (shift, bits), amount in sums.items()]
+        free.append(lanes.clamped(lanes.full | lanes.guards, taken))

@@ -1,0 +1,61 @@
+"""How long jobs are expected to run, and when those that run are expected to end."""
+
+from __future__ import annotations
+
+from math import inf
+
+from gpuqueue.model import Job, JobState
+from gpuqueue.plan.types import Snapshot
+
+__all__ = ["UNKNOWN", "end_of", "expected_end", "length_of", "run_time"]
+
+UNKNOWN = 1e10
+"""Seconds that a job of unknown run time is laid out for: longer than anybody waits."""
+_MOMENT = 1.0
+_SHORTEST = 0.001
+
+
+def run_time(snapshot: Snapshot, job: Job) -> float | None:
+    """Expected run time in seconds: the estimate, else what the request says; None if unknown."""
+    estimate = snapshot.estimates.get(job.id)
+    if estimate is not None and estimate.run_time is not None:
+        return estimate.run_time
+    return job.request.eta
+
+
+def length_of(snapshot: Snapshot, job: Job) -> float:
+    """Seconds to lay a job out for."""
+    seconds = run_time(snapshot, job)
+    return UNKNOWN if seconds is None else max(_SHORTEST, seconds)
+
+
+def end_of(snapshot: Snapshot, job: Job, now: float) -> float:
+    """When a running job was expected to end, in seconds since the epoch, by its estimate.
+
+    In the past where it has outrun it; infinite where unknown, as for a frozen job; minus
+    infinite for a job that is being evicted, which ends at any moment.
+    """
+    if job.state is JobState.EVICTING:
+        return -inf
+    if job.state is JobState.FROZEN:
+        return inf
+    seconds = run_time(snapshot, job)
+    if seconds is None:
+        return inf
+    return (now if job.started is None else job.started) + seconds
+
+
+def expected_end(snapshot: Snapshot, job: Job, now: float) -> tuple[float, bool]:
+    """When a running job is expected to end, after ``now``, and whether others may rely on it."""
+    end = end_of(snapshot, job, now)
+    if now < end < inf:
+        return end, True
+    if end == inf:
+        return now + UNKNOWN, False
+    if end == -inf:
+        return now + _MOMENT, False
+    ran = now - (now if job.started is None else job.started)
+    # one that was only learned from other runs was a guess from the first: it is made anew
+    estimate = snapshot.estimates.get(job.id)
+    learned = estimate is not None and estimate.learned
+    return now + max(60.0, ran // 4), learned
