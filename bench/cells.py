@@ -101,7 +101,7 @@ def rest():
         os.fsync(handle)
         os.close(handle)
 """
-_TOUCH = "for _ in range(2): b = a.copy(); c = a.copy(); del b, c"
+_USE = "for _ in range(2): b = a.copy(); c = a.copy(); del b, c"
 _READ = "r = float({}[::512].sum())"
 
 
@@ -120,13 +120,15 @@ def _array(kernel: _Kernel, size: int, count: int) -> dict[str, float]:
     times: dict[str, list[float]] = {}
 
     def cell(name: str, source: str) -> float:
-        kernel.run(f"rest()\n{_TOUCH}")
+        kernel.run(f"rest()\n{_USE}")
         times.setdefault(name, []).append(kernel.run(source)[0])
         return times[name][-1]
 
     for index in range(count):
         kernel.run("r = made = None")
-        copy = f"{_TOUCH}\nt = time.perf_counter(); b = a.copy(); print(time.perf_counter() - t); del b"
+        copy = (
+            f"{_USE}\nt = time.perf_counter(); b = a.copy(); print(time.perf_counter() - t); del b"
+        )
         times.setdefault("copy", []).append(float(kernel.run(f"rest()\n{copy}")[1]))
         empty = cell("empty", "%%gpu\n" + _READ.format("v"))
         kernel.run(f"a[:] = {index}")

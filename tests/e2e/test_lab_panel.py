@@ -88,6 +88,10 @@ def test_the_sidebar_follows_the_queue(lab: Server, open_lab: Callable[[], Any])
     panel.locator(f"[data-job='{waiting}'] .gq-line").first.wait_for(timeout=4000)
     panel.get_by_text("whole").first.wait_for()
     picture(page, "light")
+    cancel = panel.locator(f"[data-job='{waiting}']").get_by_role("button")
+    cancel.click()
+    cancel.click()
+    panel.locator(f"[data-job='{waiting}'][data-state=cancelled]").wait_for(timeout=4000)
     assert all(BASE in url for url in asked if "gpuqueue" in url)
 
     # what the theme colours is readable in the dark too

@@ -99,7 +99,8 @@ def test_the_token_is_not_written_into_a_log(home: Home, tmp_path: Path) -> None
     try:
         file = until(lambda: next(runtime.glob("jpserver-*.json"), None), what="a server")
         until(lambda: "is served at" in log.read_text())
-        token = until(lambda: json.loads(file.read_text()))["token"]
+        # (there is a moment in which that file is empty)
+        token = json.loads(until(file.read_text, what="the server's file is written"))["token"]
         assert len(token) > 20
         assert token not in log.read_text()
         assert not list(runtime.glob("*.html"))

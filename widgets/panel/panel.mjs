@@ -11,6 +11,8 @@
  * @property {(changed: () => void) => (() => void)} onChange Calls back when something changed;
  *   returns how to stop that.
  * @property {() => boolean} visible Whether anybody can see the view now.
+ * @property {(job: number) => Promise<unknown>} [cancel] Cancels a job; fails as `status` does.
+ *   Without it there are no buttons.
  * @property {number} refresh Seconds between looks while nothing is heard; at least 5.
  */
 
@@ -63,10 +65,16 @@
  * @property {{version: string, problem: string}} server
  */
 
+/**
+ * What a job that has not ended has beside its name: a button, or nothing.
+ * @typedef {(job: Job) => HTMLElement[]} Button
+ */
+
 const SCHEMA = 1;
 const SOONEST = 500;
 const SLOWEST = 60000;
 const MOST_ROWS = 50;
+const SURE = 5000;
 
 /** The server understood and said no. */
 export class Refused extends Error {
@@ -206,12 +214,14 @@ function recentRow(_status, job) {
  * @param {Job[]} jobs
  * @param {number} all
  * @param {(status: Status, job: Job) => HTMLElement} show
+ * @param {Button} [button]
  */
-function jobs(title, status, jobs, all, show) {
+function jobs(title, status, jobs, all, show, button) {
   const rows = jobs.slice(0, MOST_ROWS).map(job => {
     const made = show(status, job);
     made.dataset.job = String(job.id);
     made.title = job.command;
+    if (button) made.querySelector('.gq-head')?.append(...button(job));
     return made;
   });
   if (all > rows.length) rows.push(element('li', 'line', `and ${all - rows.length} more`));
@@ -233,8 +243,9 @@ function invitation() {
 /**
  * The whole view of one status.
  * @param {Status} status
+ * @param {Button} button
  */
-function contents(status) {
+function contents(status, button) {
   const gpus = status.gpus.map(gpuRow);
   if (!gpus.length) {
     const why = status.problem || 'Jobs run on the CPU.';
@@ -245,8 +256,8 @@ function contents(status) {
   return [
     ...notes.map(note => element('p', 'note', note)),
     section('GPUs', gpus),
-    ...jobs('Running', status, status.running, status.counts.running, runningRow),
-    ...jobs('Waiting', status, status.waiting, status.counts.waiting, waitingRow),
+    ...jobs('Running', status, status.running, status.counts.running, runningRow, button),
+    ...jobs('Waiting', status, status.waiting, status.counts.waiting, waitingRow, button),
     ...(idle ? [invitation()] : []),
     ...jobs('Recent', status, status.recent, status.recent.length, recentRow),
   ];
@@ -266,6 +277,58 @@ export function sentence(error) {
   }
   if (error.status === 403) return 'You are not allowed to see the queue of this server.';
   return error.message || `The server answered with status ${error.status}.`;
+}
+
+/**
+ * The buttons that cancel jobs. The first click asks, the second one within some seconds does it.
+ * @param {Home} home
+ * @param {() => void} draw Show the jobs anew, as they were known last.
+ * @param {(words: string) => void} tell Say what went wrong, or nothing.
+ * @param {() => void} changed Ask how things are now.
+ * @returns {Button}
+ */
+function canceller(home, draw, tell, changed) {
+  /** @type {number | null} */
+  let sure = null;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let timer;
+  /** @type {Set<number>} */
+  const going = new Set();
+
+  /** @param {number | null} job */
+  const ask = job => {
+    sure = job;
+    clearTimeout(timer);
+    if (job !== null) timer = setTimeout(() => ask(null), SURE);
+    draw();
+  };
+
+  /** @param {number} job */
+  async function cancel(job) {
+    going.add(job);
+    tell('');
+    ask(null);
+    try {
+      await home.cancel?.(job);
+    } catch (error) {
+      const words = error instanceof Refused ? error.message : '';
+      tell(`Job ${job} was not cancelled. ${words || 'The server did not do it.'}`);
+    }
+    going.delete(job);
+    changed();
+  }
+
+  return job => {
+    if (!home.cancel) return [];
+    const words = sure === job.id ? 'cancel?' : '×';
+    const made = /** @type {HTMLButtonElement} */ (element('button', 'cancel', words));
+    made.type = 'button';
+    made.title = `Cancel job ${job.id}`;
+    made.setAttribute('aria-label', sure === job.id ? `${made.title}: sure?` : made.title);
+    made.disabled = going.has(job.id);
+    made.onclick = () => (sure === job.id ? void cancel(job.id) : ask(job.id));
+    return [made];
+  };
 }
 
 /**
@@ -294,6 +357,11 @@ const STYLE = `
 .gq-view li { padding: 5px 0; border-top: 1px solid var(--jp-border-color2, #8884); }
 .gq-view .gq-head { display: flex; gap: 8px; justify-content: space-between; }
 .gq-view .gq-name { font-weight: 600; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.gq-view .gq-name { flex: 1; }
+.gq-view .gq-cancel { flex: none; border: 0; padding: 0 4px; background: none; color: inherit;
+  font: inherit; cursor: pointer; opacity: 0.7; }
+.gq-view .gq-cancel:hover, .gq-view .gq-cancel:focus-visible { opacity: 1;
+  background: var(--jp-layout-color2, #8882); }
 .gq-view .gq-side { flex: none; color: var(--jp-ui-font-color2, inherit); }
 .gq-view .gq-line { color: var(--jp-ui-font-color2, inherit); overflow-wrap: anywhere; }
 .gq-view [data-state=failed] .gq-side { color: var(--jp-error-color1, #c62828); }
@@ -318,9 +386,12 @@ export function show(root, home) {
   const note = element('p', 'note');
   note.setAttribute('role', 'status');
   note.hidden = true;
+  const refusal = element('p', 'note');
+  refusal.setAttribute('role', 'alert');
+  refusal.hidden = true;
   const body = element('div', '', element('p', 'line', 'Looking at the queue…'));
   root.classList.add('gq-view');
-  root.replaceChildren(style, note, body);
+  root.replaceChildren(style, note, refusal, body);
 
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let timer;
@@ -329,6 +400,27 @@ export function show(root, home) {
   let closed = false;
   let failures = 0;
   let asked = 0;
+  /** @type {Status | null} */
+  let known = null;
+
+  const draw = () => {
+    // whoever uses the keyboard stays where they were
+    const at = document.activeElement?.closest('[data-job]')?.getAttribute('data-job');
+    const here = at && body.contains(document.activeElement);
+    body.replaceChildren(...(known && !closed ? contents(known, button) : []));
+    if (!here) return;
+    const same = body.querySelector(`[data-job="${at}"] .gq-cancel`);
+    if (same instanceof HTMLElement) same.focus();
+  };
+  const button = canceller(
+    home,
+    draw,
+    words => {
+      refusal.textContent = words;
+      refusal.hidden = !words;
+    },
+    () => void look(),
+  );
 
   /** @param {number} delay In milliseconds. */
   const later = delay => {
@@ -349,7 +441,8 @@ export function show(root, home) {
     try {
       const status = checked(await home.status());
       if (closed) return;
-      body.replaceChildren(...contents(status));
+      known = status;
+      draw();
       note.hidden = true;
       failures = 0;
     } catch (error) {
@@ -358,7 +451,10 @@ export function show(root, home) {
       note.textContent = sentence(error);
       note.hidden = false;
       // what was seen before is no longer true for sure
-      if (error instanceof Refused) body.replaceChildren();
+      if (error instanceof Refused) {
+        known = null;
+        draw();
+      }
     } finally {
       asking = false;
     }

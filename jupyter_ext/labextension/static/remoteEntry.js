@@ -75,16 +75,27 @@
       const icon = new LabIcon({ name: 'gpuqueue:gpu', svgstr: ICON });
       const { show, Refused } = await import(panelUrl);
       const server = app.serviceManager.serverSettings;
+      /**
+       * @param {string} url
+       * @param {RequestInit} how
+       */
+      const ask = async (url, how) => {
+        const response = await ServerConnection.makeRequest(url, how, server);
+        const answer = await response.json().catch(() => null);
+        if (!response.ok) throw new Refused(response.status, (answer && answer.message) || '');
+        return answer;
+      };
       const home = {
         refresh: 10,
         visible: () => widget.isVisible && document.visibilityState === 'visible',
-        async status() {
-          const url = URLExt.join(server.baseUrl, 'gpuqueue/api/v1/status');
-          const response = await ServerConnection.makeRequest(url, { method: 'GET' }, server);
-          const answer = await response.json().catch(() => null);
-          if (!response.ok) throw new Refused(response.status, (answer && answer.message) || '');
-          return answer;
-        },
+        status: () =>
+          ask(URLExt.join(server.baseUrl, 'gpuqueue/api/v1/status'), { method: 'GET' }),
+        /** @param {number} job */
+        cancel: job =>
+          ask(URLExt.join(server.baseUrl, `gpuqueue/api/v1/jobs/${job}/cancel`), {
+            method: 'POST',
+            body: '{}',
+          }),
         /** @param {() => void} changed */
         onChange(changed) {
           /**
