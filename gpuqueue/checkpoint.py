@@ -80,7 +80,8 @@ def should_stop(*, sync: bool = False) -> bool:
     """Whether this job has been asked to save and exit; call it at the end of every step.
 
     The first call says that the job can do that. Once it is True it stays so. Save, then exit
-    with 0: the job goes back into the queue, and runs again with ``resuming()``.
+    with 0: that now means that the job has stepped aside and wants to run again, not that it is
+    done.
 
     Parameters
     ----------
@@ -143,6 +144,8 @@ def _listen() -> None:
     """Let SIGTERM set the flag, where that is nobody's decision against it."""
     import signal
 
+    if "ipykernel" in sys.modules:
+        return  # when a notebook's kernel ends is not for one cell to decide
     found = signal.getsignal(signal.SIGTERM)
     # None: a handler from C, which could not be called from here
     if found is None or found is signal.SIG_IGN or found is _on_signal:
@@ -246,7 +249,7 @@ def checkpoint_dir() -> Path:
     named = os.environ.get("GPUQUEUE_CHECKPOINT_DIR")
     folder = _attempt()
     above = os.path.dirname(os.path.abspath(folder)) if folder else os.getcwd()
-    found = Path(named) if named else Path(above, "checkpoints")
+    found = Path(os.path.expanduser(named)) if named else Path(above, "checkpoints")
     found.mkdir(parents=True, exist_ok=True)
     return found
 
@@ -389,7 +392,7 @@ def sweep(folder: AnyPath) -> None:
 
 def _abandoned(path: str, pid: int, start: int, where: str) -> bool:
     if where == _here() and start:
-        return _start_of(pid) != start
+        return not _lives(pid, start)
     # of another host, container or boot, where its process cannot be looked up
     try:
         inside = [os.path.join(path, name) for name in os.listdir(path)]
@@ -398,6 +401,17 @@ def _abandoned(path: str, pid: int, start: int, where: str) -> bool:
     with contextlib.suppress(OSError):
         return time.time() - max(os.lstat(each).st_mtime for each in [path, *inside]) > _DAY
     return False
+
+
+def _lives(pid: int, start: int) -> bool:
+    found = _start_of(pid)
+    if found is None:
+        with contextlib.suppress(ProcessLookupError):
+            try:
+                os.kill(pid, 0)
+            except PermissionError:
+                return True  # somebody else's, which /proc does not show
+    return found == start
 
 
 def _start_of(pid: int) -> int | None:
@@ -435,13 +449,13 @@ _UNFINISHED = re.compile(
 )
 _STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)[-_=.]?(\d+)", re.IGNORECASE)
 _SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)(\.[a-z]+)")
-_TRAINER = re.compile(
-    r"optimizer\.(pt|bin)|scheduler\.pt|training_args\.bin|rng_state.*\.pth|"
-    r"(adapter_)?model.*\.safetensors|pytorch_model.*\.bin"
-)
+_TRAINER = re.compile(r"(optimizer|scheduler)\.pt|training_args\.bin|rng_state.*\.pth")
+_ACCELERATE = re.compile(r"(scheduler|sampler)\.bin")
 
 
-def latest_checkpoint(folder: AnyPath | None = None, pattern: str | None = None) -> Path | None:
+def latest_checkpoint(
+    folder: AnyPath | None = None, pattern: str | None = None, *, needs: str | None = None
+) -> Path | None:
     """The newest complete checkpoint in a folder; None if there is none.
 
     Newest is by number: ``step10`` comes after ``step9``. The number after ``step``, ``iter``,
@@ -455,9 +469,13 @@ def latest_checkpoint(folder: AnyPath | None = None, pattern: str | None = None)
         ``checkpoint_dir()`` if it is not given.
     pattern
         Which names count, as in ``step*.pt``. By default all that look like checkpoints.
+    needs
+        A name that must be inside, where you know what your folders end with.
     """
     for path in sorted(_candidates(folder, pattern), key=_age, reverse=True):
         problem = why_incomplete(path)
+        if needs and not problem and not (path / needs).exists():
+            problem = f"it has no {needs}"
         if not problem:
             return path
         _warn(f"{path} is passed over: {problem}")
@@ -497,7 +515,7 @@ def _age(path: Path) -> tuple[bool, int, list[int], float]:
     changed = 0.0
     with contextlib.suppress(OSError):
         changed = path.stat().st_mtime
-    return bool(numbers), int(steps[-1]) if steps else 0, numbers, changed
+    return bool(numbers), int(steps[-1]) if steps else -1, numbers, changed
 
 
 def why_incomplete(path: AnyPath) -> str:
@@ -506,7 +524,8 @@ def why_incomplete(path: AnyPath) -> str:
     A file must be as long as it says (the formats of torch, safetensors, zip) and not empty. A
     folder must hold what its kind writes last: ``.metadata`` beside ``.distcp`` shards, every
     shard that an index names, ``trainer_state.json`` in a ``checkpoint-500`` of Hugging Face's
-    Trainer. This reads no tensors: a flipped bit is not found.
+    Trainer, ``random_states_0.pkl`` in a folder of accelerate's. Tensors are not read: a flipped
+    bit is not found.
     """
     path = os.fspath(path)
     try:
@@ -563,6 +582,8 @@ def _folder_problem(path: str) -> str:
         problem = _json_problem(path, "trainer_state.json", "which Trainer writes last")
         if problem:
             return problem
+    if any(map(_ACCELERATE.fullmatch, files)) and "random_states_0.pkl" not in names:
+        return "it has no random_states_0.pkl, which accelerate writes last"
     problem = _shards_problem(path, files)
     if problem:
         return problem
@@ -633,8 +654,11 @@ def keep(
 
     Parameters
     ----------
-    folder, pattern
-        As for ``latest_checkpoint``.
+    folder
+        ``checkpoint_dir()`` if it is not given.
+    pattern
+        Which names may be removed, as in ``epoch*.pt``. By default those with a number after
+        ``step``, ``iter``, ``checkpoint`` or ``ckpt``: a ``best.pt`` is nobody's to remove.
     last
         How many of the newest stay; 1 or more.
     best
@@ -657,8 +681,8 @@ def keep(
     if mode not in ("min", "max"):
         raise ValueError(f'mode={mode!r}: give "min" or "max"')
     above = os.fspath(folder) if folder is not None else os.fspath(checkpoint_dir())
-    found = [path for path in _candidates(above, pattern) if not why_incomplete(path)]
-    found.sort(key=_age)
+    named = [path for path in _candidates(above, pattern) if pattern or _STEP.search(path.name)]
+    found = sorted((path for path in named if not why_incomplete(path)), key=_age)
     if not found:
         return []
     scores = _scores(above)

@@ -22,7 +22,10 @@ from gpuqueue.run.large import Large, Linked
 __all__ = ["Payload", "function_payload", "notebook_payload", "python_payload", "script_payload"]
 
 _PYTHONS = frozenset({"python", "python3", f"python3.{sys.version_info.minor}"})
-_PRIVATE = ("JPY_PARENT_PID", "GPUQUEUE_JOB_ID", "GPUQUEUE_ATTEMPT_DIR", "GPUQUEUE_RUN_DIR")
+_PRIVATE = (
+    "JPY_PARENT_PID", "GPUQUEUE_JOB_ID", "GPUQUEUE_ATTEMPT_DIR", "GPUQUEUE_RESUME",
+    "GPUQUEUE_RUN_DIR",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

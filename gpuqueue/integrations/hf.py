@@ -49,7 +49,7 @@ class ResumeCallback(_Base):  # type: ignore[misc]
 
 def last_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
     """What to give to ``trainer.train(resume_from_checkpoint=...)``: None on a fresh start."""
-    found = checkpoint.latest_checkpoint(output_dir, "checkpoint-*")
+    found = checkpoint.latest_checkpoint(output_dir, "checkpoint-*", needs="trainer_state.json")
     return None if found is None else str(found)
 
 

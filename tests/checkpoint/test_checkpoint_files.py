@@ -263,6 +263,26 @@ def test_trainer(tmp_path, caplog):
     assert len(left(tmp_path)) == 5  # nothing is deleted
 
 
+def test_accelerate(tmp_path):
+    folder = tmp_path / "checkpoint-5"  # as diffusers' examples name them
+    folder.mkdir()
+    tensors(folder / "model.safetensors")
+    for name in ("optimizer.bin", "scheduler.bin"):
+        save(folder / name)
+    assert why_incomplete(folder).startswith("it has no random_states_0.pkl")
+    (folder / "random_states_0.pkl").write_bytes(b"x")
+    assert why_incomplete(folder) == ""
+
+
+def test_needs(tmp_path):
+    for step in (5, 6):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        tensors(tmp_path / f"checkpoint-{step}" / "model.safetensors")
+    (tmp_path / "checkpoint-5" / "done").touch()
+    assert name_of(latest_checkpoint(tmp_path)) == "checkpoint-6"
+    assert name_of(latest_checkpoint(tmp_path, needs="done")) == "checkpoint-5"
+
+
 def test_sharded_weights(tmp_path):
     folder = tmp_path / "step-5"
     folder.mkdir()
@@ -339,6 +359,23 @@ def test_what_is_incomplete_does_not_count_and_is_not_touched(tmp_path):
     trainer_folder(tmp_path, 4, full=False)
     assert [path.name for path in keep(tmp_path)] == ["step1.pt"]
     assert left(tmp_path) == ["checkpoint-4", "step2.pt", "step3.pt"]
+
+
+def test_only_numbered_checkpoints_are_removed(tmp_path):
+    others = ["best.pt", "final.safetensors", "model-7.pt", "notes.txt", "run2"]
+    save(tmp_path / "best.pt")
+    tensors(tmp_path / "final.safetensors")
+    save(tmp_path / "model-7.pt")
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / "run2").mkdir()
+    save(tmp_path / "run2" / "weights.pt")
+    for step in (1, 2):
+        save(tmp_path / f"step{step}.pt")
+    assert [path.name for path in keep(tmp_path)] == ["step1.pt"]
+    assert left(tmp_path) == sorted([*others, "step2.pt"])
+    assert keep(tmp_path, pattern="model*") == []
+    save(tmp_path / "model-8.pt")
+    assert [path.name for path in keep(tmp_path, pattern="model*")] == ["model-7.pt"]
 
 
 def test_folders_go_whole(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -24,37 +25,61 @@ SCRIPT = ROOT / "notebooks" / "train_resumable.py"
 NO_NUMPY = "No module named 'numpy'"
 PACKAGE = Path(gpuqueue.__file__).parent
 
-ASKED_AT = """
-import runpy, sys
+HOST = """
+import json, os, runpy, sys
+import sklearn.datasets, torch  # once: each attempt is a fork
 from gpuqueue import checkpoint
 from gpuqueue.run.files import ask_to_stop
-note = checkpoint.log
-def log(step, **metrics):
-    note(step, **metrics)
-    if step == {step}:
-        assert ask_to_stop({folder!r})
-checkpoint.log = log
-sys.argv = {argv!r}
-runpy.run_path({script!r}, run_name="__main__")
+
+def run(folder, argv, step):
+    os.environ["GPUQUEUE_ATTEMPT_DIR"] = folder
+    note = checkpoint.log
+    def log(now, **metrics):
+        note(now, **metrics)
+        if now == step:
+            assert ask_to_stop(folder)
+    checkpoint.log = log
+    sys.argv = argv
+    runpy.run_path(argv[0], run_name="__main__")
+
+for line in sys.stdin:
+    pid = os.fork()
+    if not pid:
+        sys.stdout = open(os.path.join(json.loads(line)["folder"], "log"), "w")
+        run(**json.loads(line))
+        sys.exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
 
 
-def attempt(job, number, out, *, steps=300, asked_at=0):
+@pytest.fixture
+def attempt():
     """Run one attempt at the example, which somebody asks to stop in the middle of a step."""
-    folder = job / str(number)
-    folder.mkdir(parents=True)
-    argv = [str(SCRIPT), "--steps", str(steps), "--out", str(out)]
-    code = ASKED_AT.format(step=asked_at, folder=str(folder), argv=argv, script=str(SCRIPT))
     env = {name: value for name, value in os.environ.items() if not name.startswith("GPUQUEUE_")}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**env, "GPUQUEUE_ATTEMPT_DIR": str(folder)}, capture_output=True, text=True,
+    host = subprocess.Popen(
+        [sys.executable, "-c", HOST], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return folder, done.stdout
+    assert host.stdin is not None
+    assert host.stdout is not None
+
+    def run(job, number, out, *, steps=300, asked_at=0):
+        folder = job / str(number)
+        folder.mkdir(parents=True)
+        argv = [str(SCRIPT), "--steps", str(steps), "--out", str(out)]
+        order = {"folder": str(folder), "argv": argv, "step": asked_at}
+        host.stdin.write(json.dumps(order) + "\n")
+        host.stdin.flush()
+        assert host.stdout.readline() == "0\n"
+        return folder, (folder / "log").read_text()
+
+    yield run
+    host.stdin.close()
+    host.wait()
+    host.stdout.close()
 
 
-def test_stopped_twice_it_ends_as_if_nothing_had_happened(tmp_path):
+def test_stopped_twice_it_ends_as_if_nothing_had_happened(attempt, tmp_path):
     whole, _ = attempt(tmp_path / "whole", 1, tmp_path / "whole.pt")
     assert files.is_resumable(whole)
     assert not files.has_heard(whole)

@@ -157,6 +157,12 @@ def test_sigterm_that_is_ignored_stays_ignored(tmp_path):
     assert run(SIGNALLED.format(before=before), tmp_path).stdout == "False\nFalse\n"
 
 
+def test_the_kernel_of_a_notebook_ends_at_sigterm(tmp_path):
+    before = "import sys; sys.modules['ipykernel'] = os"
+    done = run(SIGNALLED.format(before=before), tmp_path)
+    assert done.returncode == -signal.SIGTERM
+
+
 def test_a_job_that_never_looks_dies_of_sigterm(tmp_path):
     code = (
         "import os, signal; from gpuqueue import checkpoint; checkpoint.resuming()\n"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import random
 import re
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from gpuqueue import checkpoint
 from gpuqueue.checkpoint import load_state, missing_parts, save_state
 from gpuqueue.integrations.torch import random_states, restore_random_states
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 LACKING = ["optimizer", "scheduler", "scaler", "ema", "random", "step", "sampler", "best"]
 
 
@@ -165,6 +168,20 @@ def test_refuses_what_the_safe_loader_would(tmp_path, extra, where):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_distributed_checkpoint_of_torch(tmp_path):
+    import torch.distributed.checkpoint as dcp
+
+    for step in (9, 10, 11):
+        with checkpoint.atomic_dir(tmp_path / f"step{step}") as path:
+            dcp.save({"w": torch.full((3,), float(step))}, checkpoint_id=path, no_dist=True)
+    (tmp_path / "step11" / ".metadata").unlink()
+    found = checkpoint.latest_checkpoint(tmp_path)
+    assert found == tmp_path / "step10"
+    state = {"w": torch.zeros(3)}
+    dcp.load(state, checkpoint_id=found, no_dist=True)
+    assert state["w"].tolist() == [10.0] * 3
+
+
 class Planted:
     """What an unsafe pickle would run."""
 
@@ -184,3 +201,26 @@ def test_the_names_are_in_checkpoint_too():
     assert checkpoint.random_states is random_states
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = checkpoint.nonsense
+
+
+def test_the_ten_lines_of_the_guide(tmp_path, monkeypatch):
+    text = (ROOT / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^## Ten lines\n\n```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    monkeypatch.setenv("GPUQUEUE_CHECKPOINT_DIR", str(tmp_path))
+    asked_at = iter((3, 5, None))
+    trained = []
+
+    def attempt():
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        stop = next(asked_at)
+        monkeypatch.setattr(checkpoint, "should_stop", lambda: trained[-1:] == [stop])
+        names = {"model": model, "optimizer": optimizer, "steps": 8, "sys": sys}
+        exec(code, {**names, "train_one": lambda step: trained.append(step + 1)})
+
+    for _ in range(2):
+        with pytest.raises(SystemExit) as left:
+            attempt()
+        assert left.value.code == 0
+    attempt()
+    assert trained == [1, 2, 3, 4, 5, 6, 7, 8]
