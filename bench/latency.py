@@ -120,7 +120,7 @@ class Gpuqueue:
 
     def check(self, submitted: Sequence[Any]) -> None:
         from gpuqueue.model import JobState
-        from gpuqueue.run.files import EXIT, read_json
+        from gpuqueue.run.files import read_exit
 
         for job in submitted:
             record = job.record
@@ -128,7 +128,7 @@ class Gpuqueue:
             assert record.state is JobState.SUCCEEDED, job
             assert record.attempt == 1, job
             assert self._client.log_path(record).is_file(), job
-            assert read_json(folder / EXIT)["returncode"] == 0, job
+            assert read_exit(folder)["returncode"] == 0, job
             kinds = {event.kind for event in self._client.store.events(job_id=job.id)}
             assert len(kinds) >= 3, (job, kinds)
 

@@ -100,11 +100,11 @@ class Home:
 
     def job(self, job_id: int) -> Path:
         """Directory of one job."""
-        return self.jobs / str(job_id)
+        return self.root / f"jobs/{job_id}"
 
     def attempt(self, job_id: int, attempt: int) -> Path:
         """Directory of one start of a job; attempts count from 1."""
-        return self.jobs / str(job_id) / str(attempt)
+        return self.root / f"jobs/{job_id}/{attempt}"
 
 
 def file_system_type(path: Path) -> str:

@@ -129,9 +129,7 @@ def job_view(client: LocalClient, job: Job) -> dict[str, Any]:
 
 def _environment(client: LocalClient, job: Job) -> dict[str, list[str]] | None:
     """Names, never values, of the variables in which a job's environment differs from ours."""
-    from gpuqueue.run.files import SPEC, read_json
-
-    spec = read_json(client.home.job(job.id) / SPEC)
+    spec = client.spec(job.id)
     if spec is None:
         return None
     theirs, ours = spec["env"], os.environ

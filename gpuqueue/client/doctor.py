@@ -297,7 +297,7 @@ def _runner(scene: _Scene) -> Iterable[Check]:
     if scene.home is None:
         return
     from gpuqueue.control.launch import Launcher
-    from gpuqueue.run.files import EXIT, SPEC, read_json, write_json
+    from gpuqueue.run.files import SPEC, read_exit, write_json
 
     with tempfile.TemporaryDirectory(dir=scene.home.root, prefix=".doctor-") as folder:
         job, attempt = Path(folder), Path(folder) / "1"
@@ -317,7 +317,7 @@ def _runner(scene: _Scene) -> Iterable[Check]:
                     "log_limit": 4096,
                 }
             )
-            while (record := read_json(attempt / EXIT)) is None:
+            while (record := read_exit(attempt)) is None:
                 if time.monotonic() - began > _PATIENCE:
                     break
                 time.sleep(0.005)

@@ -32,7 +32,7 @@ from gpuqueue.errors import DoesNotFit, GpuqueueError, NoSpace, NotAllowedNow
 from gpuqueue.model import TERMINAL, IntentKind, Job, JobState, Origin
 from gpuqueue.paths import Home, find_home
 from gpuqueue.plan import Plan, Wait, never_fits, plan
-from gpuqueue.run.files import LOG, SPEC, sync_folder
+from gpuqueue.run.files import LOG, SPEC, read_json, sync_folder
 from gpuqueue.settings import SettingsFile, may_autostart
 from gpuqueue.store import Draft, Store
 
@@ -83,8 +83,12 @@ class LocalClient:
         origin: Origin | None = None,
         owner: str | None = None,
         retry_of: int | None = None,
+        flush: bool = True,
     ) -> list[Job]:
         """Queue jobs, all or none, and wake the controller.
+
+        Without ``flush`` it does not wait for the disk: the controller flushes what it takes in
+        before it acts on it. A power cut within that turn, some milliseconds, could take the jobs.
 
         Raises
         ------
@@ -116,15 +120,20 @@ class LocalClient:
             for (payload, options), spec in zip(work, specs, strict=True)
         ]
         with self._staged([payload for payload, _ in work], specs) as staged:
-            refused = False
+            refused = heard = False
             try:
-                jobs = self.store.submit(drafts, lambda i, job_id: self._place(staged[i], job_id))
+                jobs = self.store.submit(
+                    drafts, lambda i, number: self._place(staged[i], number), flush=flush
+                )
             except GpuqueueError:
                 refused = True
                 raise
             finally:
                 if not refused:
-                    self.wake("submit")  # an interrupt may come between the commit and here
+                    # an interrupt may come between the commit and here
+                    heard = self.wake("submit")
+            if not (flush or heard):
+                self.store.flush()
         return jobs
 
     def _check_fit(self, options: Options, machine: Machine) -> None:
@@ -150,14 +159,19 @@ class LocalClient:
                 raise DoesNotFit("wait", f"cannot start now: {why}")
 
     @contextlib.contextmanager
-    def _staged(self, payloads: Sequence[Payload], specs: Sequence[str]) -> Iterator[list[Path]]:
+    def _staged(
+        self, payloads: Sequence[Payload], specs: Sequence[str]
+    ) -> Iterator[list[Path | None]]:
         """Write the job directories under names of their own, before any lock is taken.
 
-        Only large payloads are flushed here: the spec is in the store too, whose commit is.
+        A payload without files needs none: its spec goes into the store.
         """
-        folders: list[Path] = []
+        folders: list[Path | None] = []
         try:
             for payload, spec in zip(payloads, specs, strict=True):
+                if not payload.files:
+                    folders.append(None)
+                    continue
                 name = f".new-{os.getpid()}-{threading.get_ident()}-{next(self._numbers)}"
                 folder = self.home.jobs / name
                 folder.mkdir(mode=0o700)
@@ -167,10 +181,9 @@ class LocalClient:
                         folder / file_name, content, flush=payload.flush or _size(content) < _SOON
                     )
                 _write(folder / SPEC, spec.encode(), flush=False)
-                if payload.files:
-                    sync_folder(str(folder))
+                sync_folder(str(folder))
             yield folders
-            if any(payload.files for payload in payloads):
+            if any(folders):
                 sync_folder(str(self.home.jobs))
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT) and not isinstance(error, NoSpace):
@@ -181,24 +194,21 @@ class LocalClient:
                 ) from error
             raise
         finally:
-            for folder in folders:
+            for folder in filter(None, folders):
                 if folder.exists():
                     shutil.rmtree(folder, ignore_errors=True)
 
-    def _place(self, staged: Path, job_id: int) -> None:
+    def _place(self, staged: Path | None, job_id: int) -> None:
         target = self.home.job(job_id)
-        try:
-            staged.rename(target)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
+        if os.path.lexists(target):
             # left by a submit that was cut off, or by a database that is gone: not ours to delete
             target.rename(target.with_name(f"{target.name}.left-{time.time_ns()}"))
+        if staged is not None:
             staged.rename(target)
 
-    def wake(self, line: str) -> None:
-        """Ring the controller; start one where none is and the settings allow it."""
-        ensure_lead(self.home, autostart=may_autostart(self.settings), line=line)
+    def wake(self, line: str) -> bool:
+        """Ring the controller, or start one if the settings allow it; whether one heard it."""
+        return ensure_lead(self.home, autostart=may_autostart(self.settings), line=line)
 
     # -- ask ---------------------------------------------------------------------------------
 
@@ -228,6 +238,11 @@ class LocalClient:
         if self.job(job_id).state is not JobState.QUEUED:
             return None
         return self.plan().waits.get(job_id)
+
+    def spec(self, job_id: int) -> Any:
+        """What was submitted as a job, with its surroundings; None if it is gone."""
+        text = self.store.spec(job_id)
+        return json.loads(text) if text else read_json(self.home.job(job_id) / SPEC)
 
     def log_path(self, job: Job) -> Path:
         """Where the log of a job's latest attempt is (it may not exist yet)."""

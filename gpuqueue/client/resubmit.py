@@ -9,7 +9,6 @@ from gpuqueue.client.payload import Payload
 from gpuqueue.client.request import Options
 from gpuqueue.errors import NotAllowedNow, PayloadError
 from gpuqueue.model import TERMINAL, Job, JobState
-from gpuqueue.run.files import SPEC, read_json
 
 __all__ = ["resubmit"]
 
@@ -24,14 +23,14 @@ def resubmit(client: LocalClient, job: Job, *, priority: bool = False) -> Job:
     NotAllowedNow
         The job has not ended.
     PayloadError
-        Its directory is gone.
+        What was submitted is gone.
     """
     if job.state not in TERMINAL:
         raise NotAllowedNow(f"job {job.id} is {job.state}; cancel it first, or wait for its end")
     folder = client.home.job(job.id)
-    spec = read_json(folder / SPEC)
+    spec = client.spec(job.id)
     if spec is None:
-        raise PayloadError("job", f"the directory of job {job.id} is gone; submit it anew")
+        raise PayloadError("job", f"what was submitted as job {job.id} is gone; submit it anew")
     files = {}
     for name in ("payload", "surroundings"):
         if (folder / name).exists():

@@ -14,16 +14,17 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuqueue.control.gauge import Gauge
+from gpuqueue.control.herald import Herald
 from gpuqueue.control.intents import carry_out, with_children
 from gpuqueue.control.launch import Launcher
 from gpuqueue.control.machine import FACT, Machine, seen_on, snapshot_of, usage_of
-from gpuqueue.control.outcome import VOID, Outcome, claim_of, outcome_of, sweep, void
+from gpuqueue.control.outcome import Outcome, outcome_of, sweep, void
 from gpuqueue.control.turn import Turn
 from gpuqueue.errors import GpuqueueError, StateVersionError
 from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState, Placement, Reading
 from gpuqueue.paths import Home
 from gpuqueue.plan import History, kind_of, plan
-from gpuqueue.run.files import BEGUN, SPEC, read_json, write_json
+from gpuqueue.run.files import SPEC, VOID, has_begun, read_claim, read_json, write_json
 from gpuqueue.run.process import alive, boot_id
 from gpuqueue.run.wake import Doorbell, ring
 from gpuqueue.settings import SettingsFile, may_autostart
@@ -36,8 +37,12 @@ log = logging.getLogger("gpuqueue")
 TICK = 1.0
 """Seconds between looks at the world when nothing rings."""
 _READ_IDLE = 5.0
+_REST = 0.05
+"""Seconds between two plans at most; a long queue takes half of the time for planning."""
 _CLAIM_PATIENCE = 5.0
 _MOST_ATTEMPTS = 5
+_LEAST = 1.0
+"""Seconds. What is learned of shorter jobs differs by chance only; no order is to hang on it."""
 _REMEMBERED = 5000
 """How many successful runs a new lead learns from."""
 
@@ -59,16 +64,17 @@ class Controller:
         self.machine = Machine()
         self._measure()
         self.idle_since = time.monotonic()
-        self._on_commit = on_commit
+        self.herald = Herald(home, self.store.flush, on_commit)
         self._stopping = threading.Event()
         self._newest = self._found = 0
         self._ordered: dict[int, float] = {}
         self._history = History()
         self._untaught: list[int] = []
-        self._last_read = 0.0
+        self._last_read = self._rest_until = 0.0
         self._published: dict[str, Any] = {}
         self._trouble = ""
         self._open_intents = True
+        self._fresh: set[int] = set()
 
     # -- loop --------------------------------------------------------------------------------
 
@@ -78,6 +84,7 @@ class Controller:
         self._jobs = {job.id: job for job in self.store.live()}
         self._newest = self._found = max(self._jobs, default=0)
         self._untaught = list(self._jobs)
+        self._fresh = set(self._jobs)
         self._remember()
         lines: list[str] = []
         tick = True
@@ -93,6 +100,9 @@ class Controller:
                 self._stopping.wait(TICK)
             now = time.monotonic()
             lines = self.bell.wait(next_tick - now)
+            if lines and (rest := self._rest_until - time.monotonic()) > 0:
+                self._stopping.wait(rest)
+                lines += self.bell.wait(0)
             tick = time.monotonic() >= next_tick
             if tick:
                 next_tick = time.monotonic() + TICK
@@ -107,6 +117,7 @@ class Controller:
         self.bell.close()
         self.launcher.close()
         self.gauge.close()
+        self.herald.close()
         self.store.close()
 
     def _complain(self, error: Exception) -> None:
@@ -125,18 +136,26 @@ class Controller:
             changed |= self._look_around()
         if changed or (tick and self._waits(turn)):
             self._decide(turn)
-        if turn.moves or turn.intents or turn.promised:
-            turn.commit(self.store)
+        turn.commit(self.store)
         self._jobs = {key: job for key, job in turn.jobs.items() if job.state not in TERMINAL}
         if self._jobs:
             self.idle_since = time.monotonic()
+        self._act(turn)
+        if turn.moves or turn.intents:
+            self.herald.tell(lasting=turn.ends)
+
+    def _act(self, turn: Turn) -> None:
+        """Do what was decided. Jobs are on the disk before they start."""
+        if self._fresh & turn.starts:
+            self.store.flush()
+        elif self._fresh:
+            self.herald.keep()
+        self._fresh.clear()
         for action in turn.actions:
             try:
                 action()
             except (GpuqueueError, OSError) as error:
                 self._complain(error)
-        if turn.moves or turn.intents:
-            self._announce()
 
     def _waits(self, turn: Turn) -> bool:
         return any(job.state is JobState.QUEUED for job in turn.jobs.values())
@@ -157,6 +176,7 @@ class Controller:
                 turn.jobs[job.id] = self._jobs[job.id] = job
                 self._newest = max(self._newest, job.id)
                 self._untaught.append(job.id)
+                self._fresh.add(job.id)
                 changed = True
         # an exit may ring before this lead has seen its claim
         for job_id in sorted(rung if not tick else {*rung, *turn.jobs}):
@@ -216,7 +236,7 @@ class Controller:
         folder = self.home.attempt(job.id, job.attempt)
         outcome = outcome_of(folder, job)
         if job.state is JobState.STARTING:
-            process = claim_of(folder)
+            process = read_claim(folder)
             if process is None and outcome is None:
                 return self._await_claim(turn, job)
             if process == VOID:  # made void in a turn that could not be recorded
@@ -260,7 +280,7 @@ class Controller:
         if job.asked == "cancel":
             return Outcome.cancelled("cancelled while it ran; its runner was killed")
         # after a power cut the mark may be missing although the payload had begun
-        begun = (folder / BEGUN).exists() or job.process.boot != boot_id()
+        begun = has_begun(folder) or job.process.boot != boot_id()
         again = job.request.restartable or (not begun and job.attempt < _MOST_ATTEMPTS)
         return Outcome.lost(job.process, again=again)
 
@@ -307,7 +327,7 @@ class Controller:
             if job.request.eta is None and job.learned is None:
                 found = self._history.estimate(kind_of(job.owner, job.command, job.request))
                 if found is not None and found.run_time is not None:
-                    turn.learn(job_id, found.run_time, sound=found.sound)
+                    turn.learn(job_id, max(found.run_time, _LEAST), sound=found.sound)
         self._untaught = []
 
     # -- starts ------------------------------------------------------------------------------
@@ -323,7 +343,10 @@ class Controller:
         settings = self.settings.current
         usage = usage_of(self.store, settings, self.machine, turn.now)
         snapshot = snapshot_of(turn.jobs.values(), parents, self.machine, settings, usage)
+        began = time.monotonic()
         decision = plan(snapshot, turn.now)
+        ended = time.monotonic()
+        self._rest_until = ended + min(ended - began, _REST)
         for promise in decision.promises:
             turn.promise(promise.job, promise.expected, promise.latest)
         for job_id, reason in with_children(decision.drops, waiting).items():
@@ -363,19 +386,20 @@ class Controller:
             env["GPUQUEUE_COMPUTE"] = f"{grant.compute / 1000:g}"
             env["GPUQUEUE_MEMORY"] = str(grant.memory)
         self._ordered[job.id] = time.monotonic()
-        if job.id <= self._found:
+        order = {
+            "job": job.id,
+            "job_dir": str(self.home.job(job.id)),
+            "attempt_dir": str(folder),
+            "env": env,
+            "wake": str(self.home.wake),
+            "grace": settings.grace,
+            "log_limit": settings.log_limit_bytes,
+        }
+        if job.kind is JobKind.SCRIPT:
+            order["spec"] = self.store.spec(job.id)
+        elif job.id <= self._found:
             self._mend_spec(job)  # one that was there before this lead may have seen a power cut
-        self.launcher.order(
-            {
-                "job": job.id,
-                "job_dir": str(self.home.job(job.id)),
-                "attempt_dir": str(folder),
-                "env": env,
-                "wake": str(self.home.wake),
-                "grace": settings.grace,
-                "log_limit": settings.log_limit_bytes,
-            }
-        )
+        self.launcher.order(order)
 
     def _mend_spec(self, job: Job) -> None:
         """Write the spec anew if a power cut took it: the store's copy was flushed, it was not."""
@@ -385,21 +409,6 @@ class Controller:
         if spec := self.store.spec(job.id):
             path.parent.mkdir(mode=0o700, exist_ok=True)
             write_json(path, json.loads(spec))
-
-    def _announce(self) -> None:
-        try:
-            names = [entry for entry in self.home.watchers.iterdir() if entry.suffix == ".bell"]
-        except OSError:
-            names = []
-        for name in names:
-            if not ring(name, "change"):
-                try:
-                    if time.time() - name.stat().st_mtime > 60:
-                        name.unlink()
-                except OSError:
-                    continue
-        if self._on_commit is not None:
-            self._on_commit()
 
 
 def _teaches(job: Job) -> bool:

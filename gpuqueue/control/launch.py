@@ -16,10 +16,14 @@ from gpuqueue.run.launcher import SUCCESSOR
 __all__ = ["Launcher", "python_command"]
 
 
-def python_command(module: str) -> list[str]:
+def python_command(module: str, *flags: str) -> list[str]:
     """A command that runs a module of this very gpuqueue, however it came to be importable."""
     code = f"import sys; sys.path.insert(0, {ROOT!r}); from {module} import main; main()"
-    return [sys.executable, "-P", "-c", code]
+    return [sys.executable, *(flags or ("-P",)), "-c", code]
+
+
+# on Linux it needs the standard library only, and what it does not import no fork copies
+_BARE = ("-I", "-S") if sys.platform == "linux" else ()
 
 
 class Launcher:
@@ -43,7 +47,7 @@ class Launcher:
             log = subprocess.DEVNULL
         try:
             self._process = subprocess.Popen(
-                python_command("gpuqueue.run.launcher"),
+                python_command("gpuqueue.run.launcher", *_BARE),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=log,

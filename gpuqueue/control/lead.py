@@ -208,7 +208,7 @@ def _first_to_start(home: Home) -> bool:
 
 
 def ensure_lead(home: Home, *, autostart: bool, line: str) -> bool:
-    """Ring the controller, or start one if nobody answers; whether there is (or will be) one."""
+    """Ring the controller, or start one if nobody answers; whether one has heard it."""
     if ring(home.wake, line):
         return True
     if not autostart:
@@ -217,8 +217,8 @@ def ensure_lead(home: Home, *, autostart: bool, line: str) -> bool:
         store = Store(home.database)
         try:
             if lead_of(store) is not None:
-                return True
+                return False
         finally:
             store.close()
     spawn_headless(home)
-    return True
+    return False

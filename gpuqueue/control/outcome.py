@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuqueue.model import Job, JobKind, JobState, ProcessId
-from gpuqueue.run.files import BEGUN, CLAIM, EXIT, read_json
+from gpuqueue.run.files import VOID, read_exit, read_json, read_payload, take_claim
 from gpuqueue.run.process import (
     alive,
     boot_id,
@@ -21,7 +20,7 @@ from gpuqueue.run.process import (
     session_of,
 )
 
-__all__ = ["VOID", "Outcome", "claim_of", "outcome_of", "signal_name", "sweep", "void"]
+__all__ = ["Outcome", "outcome_of", "signal_name", "sweep", "void"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,33 +54,13 @@ class Outcome:
         return cls(JobState.FAILED, None, why, again=True)
 
 
-VOID = ProcessId(0, 0, "void")
-"""Stands in an attempt's claim for "nobody may have this one"."""
-_TORN = ProcessId(0, 0, "torn")
-
-
-def claim_of(folder: Path) -> ProcessId | None:
-    """Who has claimed an attempt; ``VOID`` if nobody may, None if nobody has."""
-    claim = read_json(folder / CLAIM)
-    if claim is not None:
-        return ProcessId(claim["pid"], claim["start"], claim["boot"])
-    # it appears whole, so one that cannot be read was cut short by a power cut
-    return _TORN if (folder / CLAIM).exists() and read_json(folder / CLAIM) is None else None
-
-
 def void(folder: Path) -> bool:
     """Claim an attempt that nobody has claimed, so that no runner ever can; whether it is void."""
-    mine = folder / f".void-{os.getpid()}"
-    text = json.dumps({"pid": VOID.pid, "start": VOID.start, "boot": VOID.boot})
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        mine.write_text(text)
-        os.link(mine, folder / CLAIM)
-    except OSError:  # claimed already, or no room to say so
+        return take_claim(str(folder), VOID)
+    except OSError:  # no room to say so
         return False
-    finally:
-        mine.unlink(missing_ok=True)
-    return True
 
 
 def signal_name(number: int) -> str:
@@ -94,7 +73,7 @@ def signal_name(number: int) -> str:
 
 def outcome_of(folder: Path, job: Job) -> Outcome | None:
     """The outcome that an attempt's exit record tells; None while there is no record."""
-    record = read_json(folder / EXIT)
+    record = read_exit(folder)
     if record is None:
         return None
     code = record.get("returncode")
@@ -141,10 +120,8 @@ def sweep(folder: Path, patience: float = 0.3) -> bool:
 
 def _members(folder: Path) -> list[ProcessId]:
     found = {pid for pid in marked("GPUQUEUE_ATTEMPT_DIR", str(folder)) if pid != os.getpid()}
-    begun = read_json(folder / BEGUN)
-    if begun:
-        # a payload may have overwritten its environment to show a title
-        payload = ProcessId(begun["pid"], begun["start"], begun["boot"])
-        if alive(payload):
-            found |= {payload.pid, *session_of(payload.pid), *descendants(payload.pid)}
+    payload = read_payload(folder)
+    if payload is not None and alive(payload):
+        # it may have overwritten its environment to show a title
+        found |= {payload.pid, *session_of(payload.pid), *descendants(payload.pid)}
     return [process for pid in found if (process := identify(pid)) is not None and alive(process)]

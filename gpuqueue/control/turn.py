@@ -57,6 +57,16 @@ class Turn:
         self.jobs[job_id] = replace(self.jobs[job_id], expected=expected, latest=latest)
         self.promised.append(job_id)
 
+    @property
+    def starts(self) -> frozenset[int]:
+        """Jobs that take a placement."""
+        return frozenset(job.id for job in self._entered)
+
+    @property
+    def ends(self) -> bool:
+        """Whether a job ends for good."""
+        return any(after.state in TERMINAL for _, after, _ in self.moves)
+
     def enter(self, job: Job) -> None:
         """A job takes its placement."""
         self._entered.append(job)
@@ -67,6 +77,8 @@ class Turn:
 
     def commit(self, store: Store) -> None:
         """Record all of it."""
+        if not (self.moves or self.intents or self.promised):
+            return
         with store.transaction() as db:
             for before, after, event in self.moves:
                 store.move(db, before, after, event, self.now)

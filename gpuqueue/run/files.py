@@ -4,12 +4,12 @@
 ``spec.json``        the payload and its surroundings as submitted (holds the environment: 0600)
 ``payload``          a pickled call, a cell's source and inputs, where the kind has one
 ``<attempt>/``       one start of the job:
-``  claim``          which runner has it; made by a hard link, so that only one can
-``  begun``          made empty just before the payload starts; then names its process
+``  claim``          which runner has it: a symbolic link to nowhere, whose text says so
 ``  log``            bytes as the job wrote them
 ``  outputs.jsonl``  a cell's outputs, one JSON line each
 ``  result``         what the payload gave back
-``  exit.json``      how it ended; blank until it has, then written in place in one piece
+``  exit.json``      made just before the payload starts, then names its process, then tells how
+                     it ended; always written in place, in one piece
 ``  run/``           a fresh directory for the job's own files (``GPUQUEUE_RUN_DIR``)
 ===================  ==========================================================================
 """
@@ -17,37 +17,45 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import time
 from typing import Any
 
+from gpuqueue.model import ProcessId
+
 __all__ = [
-    "BEGUN",
-    "CLAIM",
     "EXIT",
     "LOG",
     "OUTPUTS",
     "RESULT",
     "SPEC",
+    "TORN",
+    "VOID",
+    "ExitFile",
+    "has_begun",
+    "read_claim",
+    "read_exit",
     "read_json",
-    "reserve_exit",
+    "read_payload",
     "sync_folder",
-    "write_exit",
+    "take_claim",
     "write_json",
 ]
 
 SPEC = "spec.json"
-CLAIM = "claim"
-BEGUN = "begun"
 LOG = "log"
 OUTPUTS = "outputs.jsonl"
 RESULT = "result"
 EXIT = "exit.json"
+_CLAIM = "claim"
 _EXIT_ROOM = 4096
 
-
-_flush = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
+VOID = ProcessId(0, 0, "void")
+"""Stands in an attempt's claim for "nobody may have this one"."""
+TORN = ProcessId(0, 0, "torn")
+"""Stands for a claim that cannot be read: a power cut took it."""
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
@@ -86,38 +94,114 @@ def sync_folder(path: str) -> None:
             os.close(handle)
 
 
-def reserve_exit(folder: str) -> None:
-    """Set aside room for the exit record while there is some.
+def take_claim(folder: str, mine: ProcessId) -> bool:
+    """Take an attempt for a process; False if it is taken already.
 
-    A full disk must not hide how a job ended. A blank file reads as "no record yet".
+    A symbolic link appears whole, for one taker only, and costs one call; browsers lock their
+    profiles in the same way. Where there are none, a hard link to a file does it.
+
+    Raises
+    ------
+    OSError
+        There is no room, or no such folder.
     """
-    handle = os.open(os.path.join(folder, EXIT), os.O_CREAT | os.O_WRONLY, 0o600)
-    with contextlib.suppress(OSError):
-        os.write(handle, b" " * _EXIT_ROOM)
-    os.close(handle)
+    path = os.path.join(folder, _CLAIM)
+    try:
+        os.symlink(f"{mine.pid} {mine.start} {mine.boot}", path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, None):
+            raise
+        return _link_claim(path, mine)
+    return True
 
 
-def write_exit(folder: str, record: dict[str, Any], *, patient: bool = True) -> None:
-    """Write the exit record into its room, in one piece, and onto the disk.
+def _link_claim(path: str, mine: ProcessId) -> bool:
+    partial = f"{path}-{os.getpid()}"
+    handle = os.open(partial, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+    try:
+        os.write(handle, f"{mine.pid} {mine.start} {mine.boot}".encode())
+        os.link(partial, path)
+    except FileExistsError:
+        return False
+    finally:
+        os.close(handle)
+        os.unlink(partial)
+    return True
 
-    In place rather than by a rename: the room is there, one flush of data is enough, and what is
-    read in the middle of the write is no valid JSON and so no record. Waits for room if there is
-    none, if ``patient``; gives up when the folder is gone.
-    """
-    text = json.dumps(record).encode()
-    if len(text) > _EXIT_ROOM:
-        text = json.dumps(record | {"reason": str(record.get("reason", ""))[:500]}).encode()
-    while True:
+
+def read_claim(folder: str | os.PathLike[str]) -> ProcessId | None:
+    """Who has taken an attempt; ``VOID`` if nobody may, None if nobody has."""
+    path = os.path.join(folder, _CLAIM)
+    try:
         try:
-            handle = os.open(os.path.join(folder, EXIT), os.O_CREAT | os.O_WRONLY, 0o600)
+            text = os.readlink(path)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+        pid, start, boot = text.split()
+        return ProcessId(int(pid), int(start), boot)
+    except ValueError:
+        return TORN
+    except OSError:
+        return None
+
+
+class ExitFile:
+    """The writing end of an attempt's exit record; making it says that the payload begins.
+
+    A full disk must not hide how a job ended: the room is there from the first write on, and each
+    record takes the place of the one before it. One that is read in the middle of a write is no
+    valid JSON and so no record.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._file = os.open(os.path.join(folder, EXIT), os.O_CREAT | os.O_WRONLY, 0o600)
+
+    def _put(self, record: dict[str, Any]) -> None:
+        os.pwrite(self._file, json.dumps(record).encode().ljust(_EXIT_ROOM), 0)
+
+    def name(self, payload: ProcessId | None) -> None:
+        """Say which process the payload is, for when the runner is killed."""
+        me = payload and {"pid": payload.pid, "start": payload.start, "boot": payload.boot}
+        with contextlib.suppress(OSError):
+            self._put({"payload": me})
+
+    def end(self, record: dict[str, Any], *, patient: bool = True) -> None:
+        """Write how it ended. Waits for room, if ``patient``, unless the folder is gone.
+
+        It is not flushed: until somebody has recorded the end, and flushed that, it has not ended
+        for anybody.
+        """
+        if len(json.dumps(record)) > _EXIT_ROOM:
+            record = record | {"reason": str(record.get("reason", ""))[:500]}
+        while True:
             try:
-                os.pwrite(handle, text.ljust(_EXIT_ROOM), 0)
-                _flush(handle)
-            finally:
-                os.close(handle)
-        except OSError:
-            if not patient or not os.path.isdir(folder):
+                self._put(record)
+            except OSError:
+                if not patient or not os.path.isdir(self._folder):
+                    return
+                time.sleep(1)
+            else:
                 return
-            time.sleep(1)
-        else:
-            return
+
+
+def read_exit(folder: str | os.PathLike[str]) -> Any:
+    """How an attempt ended; None while there is no record of it."""
+    record = read_json(os.path.join(folder, EXIT))
+    return record if record and "ended" in record else None
+
+
+def has_begun(folder: str | os.PathLike[str]) -> bool:
+    """Whether an attempt's payload may have begun."""
+    return os.path.exists(os.path.join(folder, EXIT))
+
+
+def read_payload(folder: str | os.PathLike[str]) -> ProcessId | None:
+    """The payload's process, if the runner had time to name it and has not ended."""
+    named = (read_json(os.path.join(folder, EXIT)) or {}).get("payload")
+    return ProcessId(**named) if named else None

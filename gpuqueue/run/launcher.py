@@ -18,8 +18,8 @@ import signal
 import sys
 import time
 
-from gpuqueue.run.files import write_exit
-from gpuqueue.run.process import boot_id
+from gpuqueue.run.files import ExitFile
+from gpuqueue.run.process import prepare
 from gpuqueue.run.runner import Runner
 from gpuqueue.run.wake import ring
 
@@ -37,7 +37,7 @@ def _give_up(order: dict[str, object], error: OSError) -> None:
             now = time.time()
             reason = f"no process could be started for it: {error}"
             record = {"returncode": None, "started": now, "ended": now, "reason": reason}
-            write_exit(runner.folder, record, patient=False)
+            ExitFile(runner.folder).end(record, patient=False)
             ring(str(order["wake"]), f"exit {order['job']}")
 
 
@@ -71,7 +71,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended runners are not kept as zombies
-    boot_id()
+    prepare()
     gc.freeze()  # a fork then copies fewer pages when it touches them
     gc.disable()
     # signals wait until the runner has its own handlers

@@ -23,6 +23,7 @@ __all__ = [
     "descendants",
     "identify",
     "marked",
+    "prepare",
     "send_signal",
     "session_of",
 ]
@@ -55,8 +56,11 @@ def boot_id() -> str:
 def _stat(pid: int) -> tuple[str, int, int] | None:
     """State letter, parent and start time (clock ticks since boot) of a process on Linux."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read()
+        file = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+        try:
+            text = os.read(file, 4096)
+        finally:
+            os.close(file)
     except OSError:
         return None
     # the name is in parentheses and may hold anything, parentheses too
@@ -191,3 +195,9 @@ def adopt_orphans() -> bool:
     """Make orphaned descendants children of this process; whether the system can do that."""
     prctl = _prctl()
     return prctl is not None and prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+
+
+def prepare() -> None:
+    """Look up ahead of a fork what its child would look up otherwise."""
+    boot_id()
+    _prctl()

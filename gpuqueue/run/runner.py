@@ -14,16 +14,17 @@ import select
 import signal
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from gpuqueue.run.files import BEGUN, CLAIM, LOG, read_json, reserve_exit, write_exit
+from gpuqueue.run.files import LOG, SPEC, ExitFile, read_json, take_claim
 from gpuqueue.run.logfile import LogFile
 from gpuqueue.run.process import adopt_orphans, descendants, identify
 from gpuqueue.run.wake import ring
 
 __all__ = ["Runner"]
 
+_SHORT = 0.015
+"""Seconds after which a payload that still runs is made known: most trivial jobs never are."""
 _DEFAULTED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
 
 
@@ -46,6 +47,17 @@ def _posix_spawn(program: str, argv: list[str], env: dict[str, str], sink: int) 
         )  # fmt: skip
 
 
+def _make_folder(path: str) -> None:
+    """Make a folder and what is missing above it, all private to the user."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileNotFoundError:
+        _make_folder(os.path.dirname(path))
+        _make_folder(path)
+    except FileExistsError:
+        pass
+
+
 class Runner:
     """One attempt at one job.
 
@@ -54,7 +66,8 @@ class Runner:
     order
         What the controller says: ``job`` (number), ``job_dir``, ``attempt_dir``, ``env`` (added
         to the payload's environment), ``wake`` (the controller's doorbell), ``grace`` (seconds
-        between asking and ending), ``log_limit`` (bytes).
+        between asking and ending), ``log_limit`` (bytes), and the text of ``spec`` where that is
+        not in a file.
     """
 
     def __init__(self, order: Mapping[str, Any]) -> None:
@@ -65,6 +78,8 @@ class Runner:
         self.asked = ""
         self.deadline: float | None = None
         self.reason = ""
+        self._exit: ExitFile | None = None
+        self._known_at: float | None = None
         self._wakeup = (-1, -1)
         self._told = False
 
@@ -72,23 +87,10 @@ class Runner:
 
     def claim(self) -> bool:
         """Take the attempt; False if another runner has it."""
-        for folder in (self.folder, os.path.join(self.folder, "run")):
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(folder, 0o700)
+        _make_folder(os.path.join(self.folder, "run"))
         me = identify(os.getpid())
         assert me is not None
-        mine = os.path.join(self.folder, f".claim-{me.pid}-{me.start}")
-        handle = os.open(mine, os.O_CREAT | os.O_WRONLY, 0o600)
-        os.write(handle, json.dumps({"pid": me.pid, "start": me.start, "boot": me.boot}).encode())
-        os.close(handle)
-        try:
-            # a link appears whole and for one runner only
-            os.link(mine, os.path.join(self.folder, CLAIM))
-        except FileExistsError:
-            return False
-        finally:
-            os.unlink(mine)
-        return True
+        return take_claim(self.folder, me)
 
     # -- life --------------------------------------------------------------------------------
 
@@ -101,10 +103,7 @@ class Runner:
         adopt_orphans()
         started = time.time()
         output = self._start()
-        # what the payload need not wait for comes after it has started
-        ring(self.order["wake"], f"claim {self.order['job']}")
-        reserve_exit(self.folder)
-        self._name_payload()
+        self._known_at = time.monotonic() + _SHORT
         log = LogFile(os.path.join(self.folder, LOG), self.order["log_limit"])
         try:
             self._supervise(output, log)
@@ -148,15 +147,15 @@ class Runner:
 
     def _start(self) -> int:
         """Fork the payload; returns the end of the pipe from which its output comes."""
-        spec = read_json(os.path.join(self.order["job_dir"], "spec.json"))
+        spec = self._spec()
         output, sink = os.pipe()
         if spec is None:
-            self.reason = "the job's spec.json is gone or damaged"
+            self.reason = "what was submitted is gone or damaged"
             self.status = -1
             os.close(sink)
             return output
         env = {**spec["env"], **self.order["env"]}
-        os.close(os.open(os.path.join(self.folder, BEGUN), os.O_CREAT | os.O_WRONLY, 0o600))
+        self._exit = ExitFile(self.folder)
         if self.asked:
             self.status = -1
             self.reason = "before it began"
@@ -164,6 +163,11 @@ class Runner:
             self._spawn(spec, env, sink)
         os.close(sink)
         return output
+
+    def _spec(self) -> Any:
+        if text := self.order.get("spec"):
+            return json.loads(text)
+        return read_json(os.path.join(self.order["job_dir"], SPEC))
 
     def _spawn(self, spec: Mapping[str, Any], env: dict[str, str], sink: int) -> None:
         """Start the payload in a session of its own, its output going into the pipe.
@@ -191,13 +195,12 @@ class Runner:
         elif self.asked:
             self._interrupt()
 
-    def _name_payload(self) -> None:
-        """Say which process the payload is, for when this one is killed."""
-        me = identify(self.payload) if self.payload else None
-        if me is not None:
-            record = json.dumps({"pid": me.pid, "start": me.start, "boot": me.boot})
-            with contextlib.suppress(OSError):
-                Path(self.folder, BEGUN).write_text(record)
+    def _make_known(self) -> None:
+        """Name the payload's process, which also sets aside room for the exit record, and ring."""
+        self._known_at = None
+        if self._exit is not None:
+            self._exit.name(identify(self.payload) if self.payload else None)
+        ring(self.order["wake"], f"claim {self.order['job']}")
 
     # -- supervision -------------------------------------------------------------------------
 
@@ -213,6 +216,8 @@ class Runner:
             ready = poller.poll(0 if gone else self._patience(log))
             if gone and all(handle != output for handle, _ in ready):
                 break
+            if self._known_at is not None and time.monotonic() >= self._known_at and not gone:
+                self._make_known()
             for handle, _ in ready:
                 if handle == output:
                     data = os.read(output, 1 << 16)
@@ -232,6 +237,8 @@ class Runner:
 
     def _patience(self, log: LogFile) -> float | None:
         """Milliseconds to sleep at most; None until something happens."""
+        if self._known_at is not None:
+            return max(0.0, self._known_at - time.monotonic()) * 1000
         if self.deadline is not None:
             left = (self.deadline - time.monotonic()) * 1000
             return min(200.0, left + 1) if left > 0 else 50.0
@@ -283,5 +290,6 @@ class Runner:
             "reason": self.reason,
             "log_dropped": log.dropped,
         }
-        write_exit(self.folder, record)
+        with contextlib.suppress(OSError):  # the folder is gone
+            (self._exit or ExitFile(self.folder)).end(record)
         ring(self.order["wake"], f"exit {self.order['job']}")

@@ -42,11 +42,12 @@ LIVE = ("queued", "starting", "running", "frozen", "evicting")
 flush_file = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 _PATIENCE = 60.0
 _TRY = 0.25
+_LOG_PAGES = 4000
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A job before it has a number. ``spec`` is the text of its ``spec.json``."""
+    """A job before it has a number. ``spec`` is JSON: the payload and its surroundings."""
 
     kind: JobKind
     request: Request
@@ -70,7 +71,7 @@ class Store:
         The database file; it is created when missing.
     durable
         Commits reach the disk before they return (a submit must survive a power cut). The
-        controller does without: what it writes can be found again in the job directories.
+        controller does without, and flushes once for all jobs that ended in a turn.
     patience
         Seconds to wait for somebody else's lock before giving up.
     on_wait
@@ -91,10 +92,16 @@ class Store:
         self._durable = durable
         self._pid = os.getpid()
         self._lock = threading.RLock()
+        self._flushing = threading.Lock()
         self._log = -1
         self._connection = self._open()
 
     def _open(self) -> sqlite3.Connection:
+        with contextlib.suppress(OSError):  # SQLite says what is wrong
+            # Private before its log is made, which takes the mode over. One that is there is not
+            # opened: closing it would drop this process's locks on it (section 2.2 of
+            # https://www.sqlite.org/howtocorrupt.html).
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         try:
             connection = sqlite3.connect(
                 self.path, timeout=_TRY, isolation_level=None, check_same_thread=False
@@ -102,9 +109,12 @@ class Store:
             connection.execute("PRAGMA busy_timeout = 250")
             connection.execute("PRAGMA secure_delete = FAST")  # specs hold the environment
             self._patiently(lambda: self._prepare(connection))
-            # where the log can be flushed by itself, see _flush
+            # where the log can be flushed by itself, see flush
             mode = "NORMAL" if os.name == "posix" or not self._durable else "FULL"
             connection.execute(f"PRAGMA synchronous = {mode}")
+            # moving the log into the database file takes a while: the controller's part
+            pages = _LOG_PAGES * (4 if self._durable else 1)
+            connection.execute(f"PRAGMA wal_autocheckpoint = {pages}")
         except sqlite3.OperationalError as error:
             raise self._explain(error) from error
         except sqlite3.DatabaseError as error:
@@ -122,8 +132,6 @@ class Store:
                 f"(it answered {mode!r}). Set GPUQUEUE_HOME to a directory on a local disk."
             )
         migrate(connection, self.path)
-        with contextlib.suppress(OSError):
-            self.path.chmod(0o600)
 
     def check_version(self) -> None:
         """See that the schema is still this program's own.
@@ -140,6 +148,7 @@ class Store:
         if os.getpid() != self._pid:
             _inherited.append((self._connection, self._lock))
             self._pid, self._lock, self._log = os.getpid(), threading.RLock(), -1
+            self._flushing = threading.Lock()
             self._connection = self._open()
 
     def close(self) -> None:
@@ -186,8 +195,8 @@ class Store:
                     self.on_wait(f"waiting for the state database {self.path}, locked elsewhere")
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """One write transaction: all of it or nothing.
+    def transaction(self, *, flush: bool = True) -> Iterator[sqlite3.Connection]:
+        """One write transaction: all of it or nothing. Without ``flush`` that is the caller's.
 
         Raises
         ------
@@ -201,8 +210,8 @@ class Store:
             try:
                 yield connection
                 connection.execute("COMMIT")
-                if self._durable and os.name == "posix":
-                    self._flush()
+                if flush and self._durable and os.name == "posix":
+                    self.flush()
             except BaseException as error:
                 with contextlib.suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
@@ -210,8 +219,8 @@ class Store:
                     raise self._explain(error) from error
                 raise
 
-    def _flush(self) -> None:
-        """Put what was committed onto the disk.
+    def flush(self) -> None:
+        """Put what was committed, by whomever, onto the disk.
 
         SQLite would do it within the commit (``synchronous = FULL``), holding the write lock
         meanwhile; a burst of submits then keeps the controller out. The log is flushed before any
@@ -219,14 +228,13 @@ class Store:
         SQLite's is on this file (they are on the shared-memory file), so opening it loses none.
         """
         path = f"{self.path}-wal"
-        try:
+        with self._flushing, contextlib.suppress(FileNotFoundError):
+            # one that is not there has moved into the database file, flushed
             if self._log < 0 or os.fstat(self._log).st_ino != os.stat(path).st_ino:
                 if self._log >= 0:
                     os.close(self._log)
                 self._log = os.open(path, os.O_RDONLY)
             flush_file(self._log)
-        except FileNotFoundError:
-            return  # the log has moved into the database file, flushed
 
     def _rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         self._after_fork()
@@ -238,16 +246,24 @@ class Store:
 
     # -- what clients write -----------------------------------------------------------------
 
-    def submit(self, drafts: Sequence[Draft], place: Callable[[int, int], None]) -> list[Job]:
+    def submit(
+        self,
+        drafts: Sequence[Draft],
+        place: Callable[[int, int], None],
+        *,
+        flush: bool = True,
+    ) -> list[Job]:
         """Insert jobs, all or none, and return them with their numbers.
 
         ``place(index, job_id)`` is called inside the transaction, to move the payload of
         ``drafts[index]`` to where job ``job_id`` will look for it; if it raises, nothing was
         queued. A draft whose key belongs to a job that waits, runs or succeeded returns that job.
+        Without ``flush`` the jobs survive any process, but a power cut only once somebody has
+        flushed.
         """
         now = time.time()
         jobs: list[Job] = []
-        with self.transaction() as db:
+        with self.transaction(flush=flush) as db:
             for index, draft in enumerate(drafts):
                 same = self._same_key(db, draft.key)
                 if same is not None:
@@ -333,22 +349,25 @@ class Store:
         A job in a terminal state never changes again; such a call is an error of the caller.
         """
         cursor = db.execute(
-            "UPDATE jobs SET state = ?, priority = ?, position = ?, request = ?, attempt = ?, "
-            "placement = ?, started = ?, ended = ?, returncode = ?, reason = ?, process = ?, "
-            "asked = ? "
+            "UPDATE jobs SET state = ?, position = ?, attempt = ?, placement = ?, started = ?, "
+            "ended = ?, returncode = ?, reason = ?, process = ?, asked = ? "
             "WHERE id = ? AND state NOT IN ('succeeded', 'failed', 'cancelled')",
             (
-                str(after.state), after.request.priority, after.position,
-                dump(plain(after.request)), after.attempt,
+                str(after.state), after.position, after.attempt,
                 None if after.placement is None else dump(plain(after.placement)),
                 after.started, after.ended, after.returncode, after.reason,
                 None if after.process is None else dump(plain(after.process)),
                 after.asked, after.id,
             ),
         )  # fmt: skip
+        if after.request is not before.request:
+            db.execute(
+                "UPDATE jobs SET priority = ?, request = ? WHERE id = ?",
+                (after.request.priority, dump(plain(after.request)), after.id),
+            )
         if cursor.rowcount != 1:
             raise StateDirectoryError(f"job {after.id} is gone or has ended; it cannot {event}")
-        if after.state in TERMINAL:
+        if after.state in TERMINAL and after.kind is not JobKind.SCRIPT:  # it is in a file too
             db.execute("DELETE FROM specs WHERE job = ?", (after.id,))
         data: dict[str, Any] = {"state": str(after.state)}
         if after.reason and after.reason != before.reason:
@@ -418,7 +437,7 @@ class Store:
         return job_from(rows[0])
 
     def spec(self, job_id: int) -> str | None:
-        """The spec of a job that has not ended: the copy that was committed with its row."""
+        """The spec that was committed with a job; None once it ended, if it is in a file too."""
         rows = self._rows("SELECT spec FROM specs WHERE job = ?", (job_id,))
         return str(rows[0][0]) if rows else None
 

@@ -152,6 +152,9 @@ def test_the_environment_is_private(monkeypatch, home):
     job.wait(60)
     assert "hunter2" not in str(job.to_dict()) + repr(job) + str(gpuqueue.status().to_dict())
     for path in job.directory.rglob("*"):
+        if not path.is_symlink():
+            assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+    for path in home.root.glob("state.db*"):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
     assert stat.S_IMODE(job.directory.stat().st_mode) == 0o700
 

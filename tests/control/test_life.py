@@ -14,6 +14,7 @@ from conftest import lead_process, leads_of, until
 import gpuqueue
 from gpuqueue.control.lead import spawn_headless
 from gpuqueue.model import JobState
+from gpuqueue.run.files import read_exit
 from gpuqueue.run.process import alive, descendants, identify, marked, send_signal
 from gpuqueue.store import Store
 
@@ -270,7 +271,7 @@ def test_a_lock_on_the_database_delays_and_loses_nothing(home):
     running(job)
     db = sqlite3.connect(home.database, isolation_level=None)
     db.execute("BEGIN EXCLUSIVE")
-    until(lambda: (home.attempt(job.id, 1) / "exit.json").read_bytes().strip())
+    until(lambda: read_exit(home.attempt(job.id, 1)))
     assert gpuqueue.status().running[0].id == job.id  # reading goes on
     db.execute("ROLLBACK")
     assert job.wait(60) == 0

@@ -1,6 +1,7 @@
 """Meetings of two things at once, and states that only an accident leaves behind."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -14,9 +15,10 @@ from conftest import lead_process, leads_of, until
 import gpuqueue
 from gpuqueue.client import default_client
 from gpuqueue.control.lead import spawn_headless
-from gpuqueue.control.outcome import VOID, void
-from gpuqueue.model import IntentKind, JobState
-from gpuqueue.run.process import alive, identify, send_signal
+from gpuqueue.control.outcome import void
+from gpuqueue.model import IntentKind, JobState, ProcessId
+from gpuqueue.run.files import VOID, read_claim, read_exit, read_payload, take_claim
+from gpuqueue.run.process import alive, send_signal
 from gpuqueue.run.runner import Runner
 from gpuqueue.store import Store
 from gpuqueue.store.schema import VERSION
@@ -38,7 +40,7 @@ def test_a_cancel_that_meets_the_end_of_its_job_stops_nothing(home):
     stop_leads(home)
     store = Store(home.database)
     (number,) = store.intend(IntentKind.CANCEL, [job.id])
-    until(lambda: (home.attempt(job.id, 1) / "exit.json").read_bytes().strip())
+    until(lambda: read_exit(home.attempt(job.id, 1)))
     other = default_client().store  # a job behind it must not be held up
     spawn_headless(home)
     assert gpuqueue.submit(["true"]).wait(60) == 0
@@ -110,8 +112,22 @@ def test_a_void_attempt_is_nobody_s(home, tmp_path):
     folder = tmp_path / "7"
     assert void(folder)
     assert not void(folder)
-    assert json.loads((folder / "claim").read_text())["boot"] == VOID.boot
+    assert read_claim(folder) == VOID
     assert not Runner({"attempt_dir": str(folder)}).claim()
+
+
+def test_a_claim_is_one_runner_s_without_symbolic_links_too(tmp_path, monkeypatch):
+    def none(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "not on this file system")
+
+    monkeypatch.setattr(os, "symlink", none)
+    folder = tmp_path / "1"
+    folder.mkdir()
+    first, second = ProcessId(7, 70, "boot"), ProcessId(8, 80, "boot")
+    assert take_claim(str(folder), first)
+    assert not take_claim(str(folder), second)
+    assert read_claim(folder) == first
+    assert [path.name for path in folder.iterdir()] == ["claim"]
 
 
 def test_a_long_chain_falls_at_once(home):
@@ -188,12 +204,12 @@ def test_a_payload_that_hides_its_environment_is_found_all_the_same(home, tmp_pa
     (tmp_path / "t.py").write_text(TITLED)
     job = gpuqueue.submit(["python", "t.py"], cwd=tmp_path)
     until(lambda: "up" in job.logs())
-    begun = json.loads((home.attempt(job.id, 1) / "begun").read_text())
+    until(lambda: read_payload(home.attempt(job.id, 1)))
+    payload = read_payload(home.attempt(job.id, 1))
     send_signal(job.record.process, signal.SIGKILL)
     job.wait(60)
     assert "lost" in job.reason
-    payload = identify(begun["pid"])
-    assert payload is None or payload.start != begun["start"] or not alive(payload)
+    assert not alive(payload)
 
 
 def test_a_job_that_submits_leaves_no_controller_in_its_tree(home):

@@ -183,11 +183,14 @@ def test_it_recovers(show: Callable[..., Any]) -> None:
 
 def test_many_changes_are_few_questions(show: Callable[..., Any]) -> None:
     page = show(status())
+    began = page.evaluate("performance.now()")
     for _ in range(100):
         page.evaluate("changed()")
         page.wait_for_timeout(5)
     page.wait_for_timeout(1200)
-    assert 2 <= page.evaluate("asked") <= 5
+    soonest = 500  # milliseconds between two questions; the machine may be slow
+    passed = page.evaluate("performance.now()") - began
+    assert 2 <= page.evaluate("asked") <= min(50, 2 + passed / soonest)
 
 
 def test_it_does_not_ask_faster_than_every_five_seconds(show: Callable[..., Any]) -> None:

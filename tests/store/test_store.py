@@ -1,5 +1,6 @@
 import sqlite3
 import threading
+from dataclasses import replace
 
 import pytest
 from conftest import until
@@ -84,16 +85,12 @@ def test_a_key_stands_for_one_job_until_it_failed(store):
     (again,) = add(store, draft(key="k"))
     assert again.id == first.id
     with store.transaction() as db:
-        from dataclasses import replace
-
         store.move(db, first, replace(first, state=JobState.FAILED), "ended", 1.0)
     (new,) = add(store, draft(key="k"))
     assert new.id != first.id
 
 
 def test_moves_are_recorded_with_their_event_and_ended_jobs_stay_ended(store):
-    from dataclasses import replace
-
     (job,) = add(store)
     placement = Placement((Grant("FAKE-0", 1000, 10, whole=True),), 2)
     running = replace(
@@ -113,6 +110,14 @@ def test_moves_are_recorded_with_their_event_and_ended_jobs_stay_ended(store):
         "started",
         "ended",
     ]
+    assert store.spec(job.id) == "{}"  # what was submitted stays, for another try
+
+
+def test_a_spec_that_is_in_a_file_leaves_the_store_with_the_end(store):
+    (job,) = add(store, draft(kind=JobKind.CELL))
+    ended = replace(job, state=JobState.CANCELLED, ended=3.0)
+    with store.transaction() as db:
+        store.move(db, job, ended, "ended", 3.0)
     assert store.spec(job.id) is None
 
 
