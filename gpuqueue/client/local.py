@@ -120,7 +120,7 @@ class LocalClient:
             for (payload, options), spec in zip(work, specs, strict=True)
         ]
         with self._staged([payload for payload, _ in work], specs) as staged:
-            refused = False
+            refused = heard = False
             try:
                 jobs = self.store.submit(
                     drafts, lambda i, number: self._place(staged[i], number), flush=flush

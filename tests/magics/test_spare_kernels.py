@@ -329,3 +329,5 @@ def test_figures(home: Home, tmp_path: Path) -> None:
         ran = book.gpu("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.title('two');")
         assert ran.kinds == fresh.kinds == ["display_data"]
         assert ran.outputs[0].data == fresh.outputs[0].data
+        failed = book.gpu("import matplotlib.pyplot as plt\nplt.plot([1, 2])\n1 / 0")
+        assert failed.kinds == ["error", "display_data"], "a figure is shown when the cell is over"
