@@ -11,7 +11,8 @@ from gpuqueue.client.follow import follow_log
 from gpuqueue.client.job import describe
 from gpuqueue.client.payload import script_payload
 from gpuqueue.errors import InvalidRequest, NotAllowedNow
-from gpuqueue.magics.cells import bring_back, follow
+from gpuqueue.magics.bringing import bring_back
+from gpuqueue.magics.cells import follow
 from gpuqueue.magics.options import parse_options, split_line
 from gpuqueue.magics.replay import Here, OutputTail
 from gpuqueue.model import TERMINAL, IntentKind, JobKind
