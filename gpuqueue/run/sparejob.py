@@ -196,6 +196,7 @@ def start_runner(image: Image) -> socket.socket:
 
 
 def _be_runner(image: Image, channel: socket.socket) -> None:
+    die_with_parent()
     _close_all_but({*image.files, channel.fileno(), image.tell})
     here, there = socket.socketpair()
     payload = os.fork()
@@ -204,6 +205,7 @@ def _be_runner(image: Image, channel: socket.socket) -> None:
     there.close()
     line = lines_of(channel.fileno())()
     channel.close()
+    die_with_parent(on=False)  # a job outlives the spare kernel
     if line:
         _Runner(json.loads(line), image.tell, payload, here).run()
 
@@ -212,6 +214,7 @@ def _be_runner(image: Image, channel: socket.socket) -> None:
 
 
 def _be_payload(image: Image, channel: socket.socket) -> int:
+    die_with_parent()
     os.setsid()
     _close_all_but({*image.files, channel.fileno()})
     _untouched_signals()
@@ -224,6 +227,7 @@ def _be_payload(image: Image, channel: socket.socket) -> int:
         if kernel is not None:
             kernel.process.kill()
         return 0
+    die_with_parent(on=False)
     words = json.loads(line)
     for number in (1, 2):
         os.dup2(handles[0], number)

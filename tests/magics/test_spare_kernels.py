@@ -222,6 +222,26 @@ def test_one_that_is_killed_costs_no_job(
     assert (job.attempt, job.state) == (1, JobState.SUCCEEDED)
 
 
+def test_a_job_outlives_the_spare_kernel(
+    book: Notebook, home: Home, client: LocalClient, tmp_path: Path
+) -> None:
+    by_spare(book, home)
+    mark, enough = tmp_path / "it runs", tmp_path / "enough"
+    book.ok(
+        f"%%gpu --bg\nimport pathlib, time\npathlib.Path({str(mark)!r}).touch()\n"
+        f"while not pathlib.Path({str(enough)!r}).exists(): time.sleep(0.01)\nwhence = {WHENCE}"
+    )
+    until(mark.exists, what="it runs")
+    for pid in spares(home):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not ready(home), what="the spare kernel is gone")
+    enough.touch()
+    job = newest(client)
+    until(lambda: client.job(job.id).state is JobState.SUCCEEDED, what="it ends well")
+    book.ok(f"%gpu pull {job.id}")
+    assert book.ok("'gpuqueue.run.spare ' in whence").result == "True"
+
+
 def test_one_that_does_not_answer_costs_no_job(
     book: Notebook, home: Home, client: LocalClient
 ) -> None:
@@ -229,12 +249,14 @@ def test_one_that_does_not_answer_costs_no_job(
     spare, runner, *_ = ready(home)
     for stopped in (spare, runner):
         os.kill(stopped, signal.SIGSTOP)
-    ran = book.gpu("import os\nprint('ran', os.environ['GPUQUEUE_JOB_ID'])")
-    job = newest(client)
-    assert ran.stream() == f"ran {job.id}\n"
-    # when it goes on it finds the attempt taken
-    for stopped in (runner, spare):
-        os.kill(stopped, signal.SIGCONT)
+    try:
+        ran = book.gpu("import os\nprint('ran', os.environ['GPUQUEUE_JOB_ID'])")
+        job = newest(client)
+        assert ran.stream() == f"ran {job.id}\n"
+    finally:
+        # when it goes on it finds the attempt taken
+        for stopped in (runner, spare):
+            os.kill(stopped, signal.SIGCONT)
     by_spare(book, home)
     assert "ran" not in newest(client).reason
     assert client.job(job.id).attempt == 1
