@@ -135,6 +135,7 @@ def put_warnings(state: list[Any]) -> None:
 _NOT_THE_USERS = (
     "IPKernelApp",
     "CellKernelApp",
+    "AheadApp",
     "traitlets",
     "tornado",
     "asyncio",
