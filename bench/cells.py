@@ -101,7 +101,7 @@ def rest():
         os.fsync(handle)
         os.close(handle)
 """
-_WARM = "for _ in range(2): b = a.copy(); c = a.copy(); del b, c"
+_USE = "for _ in range(2): b = a.copy(); c = a.copy(); del b, c"
 _READ = "r = float({}[::512].sum())"
 
 
@@ -116,11 +116,11 @@ def _array(kernel: _Kernel, size: int, count: int) -> dict[str, float]:
     n = size // 8
     make = f"import numpy as np\nmade = np.full({n}, 1.0)\nmade[0] = {{}}"
     kernel.run(f"import numpy as np, os, pathlib, time\na = np.ones({n})\nv = np.ones(8){_REST}")
-    times: dict[str, list[float]] = {}
     _warm(kernel)
+    times: dict[str, list[float]] = {}
 
     def cell(name: str, source: str) -> float:
-        kernel.run(f"rest()\n{_WARM}")
+        kernel.run(f"rest()\n{_USE}")
         wait_for_spare(os.environ["GPUQUEUE_HOME"])
         times.setdefault(name, []).append(kernel.run(source)[0])
         return times[name][-1]
@@ -128,7 +128,7 @@ def _array(kernel: _Kernel, size: int, count: int) -> dict[str, float]:
     for index in range(count):
         kernel.run("r = made = None")
         copy = (
-            f"{_WARM}\nt = time.perf_counter(); b = a.copy(); print(time.perf_counter() - t); del b"
+            f"{_USE}\nt = time.perf_counter(); b = a.copy(); print(time.perf_counter() - t); del b"
         )
         times.setdefault("copy", []).append(float(kernel.run(f"rest()\n{copy}")[1]))
         empty = cell("empty", "%%gpu\n" + _READ.format("v"))

@@ -5,8 +5,9 @@
 
 Each notebook runs plainly and with ``%%gpu`` on every code cell, each time in a kernel of its own
 in a copy of its folder. After each cell everything that a later cell could see is compared: the
-outputs as a notebook would store them, every variable (with what is shared between them), and the
-surroundings (working directory, environment, import path, random states, library settings).
+outputs as a notebook would store them, the widgets' state as a front end has it, every variable
+(with what is shared between them), and the surroundings (working directory, environment, import
+path, random states, library settings).
 
 A cell *agrees* if its outputs are the same and it leaves the same variables and surroundings; a
 difference that an earlier cell left behind is not counted again. Addresses, times and rates are
@@ -179,7 +180,15 @@ class _Side:
         while not self._report.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         state = json.loads(self._report.read_text()) if self._report.exists() else {"": "no answer"}
+        state["<widgets>"] = self._widgets()
         return _comparable(outputs), state
+
+    def _widgets(self) -> list[str]:
+        """The widgets as a front end has them now, in the order in which they were made."""
+        text = json.dumps(list(self._client.widget_state.values()), sort_keys=True)
+        for number, model in enumerate(self._client.widget_state):
+            text = text.replace(model, f"widget {number}")
+        return [_blur(json.dumps(state)) for state in json.loads(text)]
 
 
 def _sources(path: Path) -> list[str]:

@@ -21,6 +21,7 @@ class _Describe:
         self.kept = []
         self.count = 0
         self.way = ""
+        self.shell = sys.modules["IPython"].get_ipython()
 
     def __call__(self, value, step=""):
         before = self.way
@@ -74,6 +75,14 @@ class _Describe:
                 self(value.__defaults__), [self._cell(cell) for cell in value.__closure__ or ()],
                 {k: self(v) for k, v in vars(value).items()},
             ]  # fmt: skip
+        if isinstance(value, (staticmethod, classmethod)):
+            return [name, self(value.__func__)]
+        if kind.__module__ == "typing":
+            return [name, repr(value)]
+        if name == "logging.Logger":  # one of a tree that all of the process shares
+            return [name, value.name, value.level, value.propagate]
+        if value is self.shell or value is sys.stdout or value is sys.stderr:
+            return f"this process's {name}"
         if isinstance(value, types.MethodType):
             return ["method", value.__func__.__qualname__, self(value.__self__)]
         torch, numpy, pandas = (sys.modules.get(n) for n in ("torch", "numpy", "pandas"))
@@ -93,6 +102,8 @@ class _Describe:
                 repr(value),
                 self._digest(value.to_json().encode()) if hasattr(value, "to_json") else "",
             ]
+        if name in ("weakref.WeakKeyDictionary", "weakref.WeakValueDictionary"):
+            return [name, [[self(k), self(v)] for k, v in value.items()]]
         if isinstance(value, dict):
             body = [[self(k), self(v, f"[{i}]")] for i, (k, v) in enumerate(list(value.items()))]
         elif isinstance(value, (list, tuple)) or name == "collections.deque":
@@ -107,12 +118,16 @@ class _Describe:
             body = None
         state = getattr(value, "__dict__", None)
         slots = [
-            s for k in kind.__mro__ for s in k.__dict__.get("__slots__", ()) if s != "__dict__"
+            s
+            for k in kind.__mro__
+            for s in k.__dict__.get("__slots__", ())
+            if s not in ("__dict__", "__weakref__")
         ]
         if slots and isinstance(state, dict):
             state = {**{s: getattr(value, s, None) for s in slots}, **state}
-        if isinstance(state, dict) and kind.__module__.partition(".")[0] not in (
+        if isinstance(state, dict) and str(kind.__module__).partition(".")[0] not in (
             "matplotlib",
+            "mpl_toolkits",
             "tqdm",
             "ipywidgets",
         ):
@@ -220,23 +235,40 @@ def _surroundings():
     return found
 
 
+def _deeply(work):
+    """Do something with a stack that suffices for long chains of objects."""
+    import threading
+
+    limit, size = sys.getrecursionlimit(), threading.stack_size(512 << 20)
+    thread = threading.Thread(target=work)
+    sys.setrecursionlimit(100_000)
+    thread.start()
+    thread.join()
+    threading.stack_size(size)
+    sys.setrecursionlimit(limit)
+
+
 def _probe(report):
     main = sys.modules["__main__"].__dict__
     from IPython import get_ipython
 
     hidden = get_ipython().user_ns_hidden
-    describe = _Describe()
-    state = {}
-    for name in sorted(main, key=lambda name: (name == "Out" or name[0] == "_", name)):
-        if re.fullmatch(r"_i+|_i\d+|_[id]h|In|_sh|__\w+__|_exit_code", name):
-            continue
-        if name in hidden and hidden[name] is main[name] and name != "Out":
-            continue
-        state[name] = describe(main[name], name)
-    state.update(_surroundings())
-    text = json.dumps(state, default=repr)
+    state = _surroundings()
+
+    def variables():
+        describe = _Describe()
+        for name in sorted(main, key=lambda name: (name == "Out" or name[0] == "_", name)):
+            if re.fullmatch(r"_i+|_i\d+|_[id]h|In|_sh|__\w+__|_exit_code", name):
+                continue
+            if name in hidden and hidden[name] is main[name] and name != "Out":
+                continue
+            state[name] = describe(main[name], name)
+        text.append(json.dumps(state, default=repr))
+
+    text = []
+    _deeply(variables)
     with open(report + ".part", "w") as file:
-        file.write(_ADDRESS.sub("0x", text))
+        file.write(_ADDRESS.sub("0x", text[0]))
     os.rename(report + ".part", report)
 
 

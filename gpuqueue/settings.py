@@ -27,6 +27,15 @@ __all__ = [
 ]
 
 
+_SIZES = (
+    "log_limit", "spare_memory", "cell_text_limit", "cell_result_limit",
+    "cell_failed_result_limit",
+)  # fmt: skip
+
+_LEAST = {"cell_result_limit": 16 << 20, "cell_failed_result_limit": 16 << 20}
+"""Bytes. Variables up to this size are not told apart when a result is put in order."""
+
+
 class Settings(HasTraits):
     """The settings of one state directory. Treated as immutable once loaded."""
 
@@ -110,6 +119,23 @@ class Settings(HasTraits):
         help="The most memory that one spare kernel may take; one that takes more is ended. None "
         "is started on a machine with less than twice this free.",
     )
+    cell_text_limit = Union(
+        [Unicode(), Int()],
+        default_value="4M",
+        help="The most text (bytes) of one %%gpu cell that its notebook shows; all of it is in the "
+        "job's log, and the cell says so.",
+    )
+    cell_result_limit = Union(
+        [Unicode(), Int()],
+        default_value="4G",
+        help="The largest variable that a %%gpu cell brings back by itself, at least 16M; a larger "
+        "one stays in the job until %gpu pull asks for it.",
+    )
+    cell_failed_result_limit = Union(
+        [Unicode(), Int()],
+        default_value="32M",
+        help="The same for a %%gpu cell that has failed: what it had made until then.",
+    )
     autostart = Bool(
         default_value=True,
         help="Whether a submit that finds no controller running starts one in the background.",
@@ -127,20 +153,26 @@ class Settings(HasTraits):
         help="Port of `jupyter gpuqueue serve` on loopback; 0 means that nothing listens.",
     )
 
-    @validate("log_limit", "spare_memory")
+    @validate(*_SIZES)
     def _is_a_size(self, proposal: dict[str, Any]) -> Any:
-        parse_bytes(proposal["value"], proposal["trait"].name)
-        return proposal["value"]
+        name, value = proposal["trait"].name, proposal["value"]
+        if parse_bytes(value, name) < _LEAST.get(name, 0):
+            raise InvalidRequest(name, f"{value!r} is less than 16M; what is smaller always comes")
+        return value
+
+    def size(self, name: str) -> int:
+        """A setting that is a size, in bytes."""
+        return parse_bytes(getattr(self, name), name)
 
     @property
     def log_limit_bytes(self) -> int:
         """``log_limit`` in bytes."""
-        return parse_bytes(self.log_limit, "log_limit")
+        return self.size("log_limit")
 
     @property
     def spare_memory_bytes(self) -> int:
         """``spare_memory`` in bytes."""
-        return parse_bytes(self.spare_memory, "spare_memory")
+        return self.size("spare_memory")
 
     def as_dict(self) -> dict[str, Any]:
         """Name to value, sorted by name."""

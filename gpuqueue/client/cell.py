@@ -14,13 +14,20 @@ from typing import Any
 from gpuqueue.client.imports import spare_files, spare_words
 from gpuqueue.client.names import Names, names_of
 from gpuqueue.client.payload import Payload, python_payload
+from gpuqueue.client.reach import runs_text
 from gpuqueue.errors import InvalidRequest, PayloadError
 from gpuqueue.model import JobKind
+from gpuqueue.run.patches import Mentions, Place, find, mentions_of
 
 __all__ = ["cell_payload"]
 
 _HISTORY = re.compile(r"_{1,3}|_\d+|_i{1,3}|_i\d+|In|Out|_[io]h")
 """Names of IPython's own that are sent if the cell reads them."""
+
+_PAST = re.compile(
+    r"^\s*%(hist|history|macro|recall|rep|rerun|save|notebook|pastebin|edit)\b", re.MULTILINE
+)
+"""Magics that look for what earlier cells were."""
 
 
 def cell_payload(
@@ -33,6 +40,7 @@ def cell_payload(
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
     waited: bool = False,
+    shown: int | None = None,
 ) -> Payload:
     """A cell and the variables that it reads, ready to be queued.
 
@@ -49,6 +57,8 @@ def cell_payload(
         Names to send and to bring back, instead of those found from the source.
     waited
         Whether somebody waits for it. Then large files may reach the disk a little later.
+    shown
+        The most text that is kept for being shown, beside the log.
 
     Raises
     ------
@@ -65,18 +75,25 @@ def cell_payload(
     names = _names(typed, transform, f"Cell In[{count}]")
     # loaded only now, so that a syntax error is told without it
     from gpuqueue.run.cellwork import hidden_names
+    from gpuqueue.run.sources import names_in, sources
+    from gpuqueue.run.surroundings import handlers_of_ones_own
 
     hidden = hidden_names(namespace, getattr(shell, "user_ns_hidden", {}))
     # before anything of the user's is run by pickling it
     surroundings = _surroundings(shell)
     wanted = _chosen(names, namespace, hidden, ins)
+    patches = _patches(shell, namespace)
+    extras: dict[str, Any] = {place.key: value for place, value in patches.items()}
+    if shell is not None:
+        extras |= handlers_of_ones_own()
+    if any((magics := _magics(shell, source)).values()):
+        extras["<magics>"] = magics
     dumped, needs = _pickled(
-        wanted,
-        names.needs if ins is None else set(wanted),
-        namespace,
-        hidden,
-        _magics(shell, source),
+        wanted, names.needs if ins is None else set(wanted), namespace, hidden, extras
     )
+    if shell is not None and _PAST.search(source):
+        surroundings["history"] = list(shell.history_manager.input_hist_raw)
+    surroundings["sources"] = sources(shell, names_in(dumped.objects.values()))
     for name in outs or ():
         if not name.isidentifier():
             raise InvalidRequest("out", f"{name!r} is not a name")
@@ -84,7 +101,11 @@ def cell_payload(
         JobKind.CELL,
         command=source.strip("\n"),
         tag=f"{_where()}[{count}]",
-        files={"payload": dumped.pieces, "surroundings": surroundings, **spare_files()},
+        files={
+            "payload": dumped.pieces,
+            "surroundings": pickle.dumps(surroundings),
+            **spare_files(),
+        },
         large=dumped.large,
         cwd=cwd,
         env=env,
@@ -99,20 +120,37 @@ def cell_payload(
             "argv_of_kernel": list(sys.argv),
             "waited": waited,
             **spare_words(),
+            **({} if shown is None else {"shown": shown}),
         },
         flush=not waited,
         objects=dumped.objects,
+        notes=tuple(
+            f"{place} is in the job as its library has it: {dumped.problems[place.key]}"
+            for place in patches
+            if place.key in dumped.problems
+        ),
     )
 
 
-def _surroundings(shell: Any) -> bytes:
+def _patches(shell: Any, namespace: Mapping[str, Any]) -> dict[Place, Any]:
+    """What the notebook's cells have set on modules and classes, see ``run/patches.py``."""
+    if shell is None:
+        return {}
+    said = Mentions()
+    transform = shell.transform_cell
+    for source in shell.history_manager.input_hist_raw:
+        said.add(mentions_of(source, transform))
+    return find(said, namespace)
+
+
+def _surroundings(shell: Any) -> dict[str, Any]:
     """What a cell sees besides its variables, see ``run/ambient.py``."""
     from gpuqueue.run.ambient import take
 
     std = sys.stdlib_module_names
     imported = {name for name in list(sys.modules) if "." not in name and name[0] != "_"} - std
     states = take() if shell is not None else {}
-    return pickle.dumps({"states": states, "imported": sorted(imported)})
+    return {"states": states, "imported": sorted(imported)}
 
 
 def _magics(shell: Any, source: str) -> dict[str, dict[str, Any]]:
@@ -163,9 +201,10 @@ def _chosen(
 ) -> dict[str, Any]:
     if ins is None:
         hidden = hidden - {name for name in names.needs if _HISTORY.fullmatch(name)}
-        mine = {name for name in namespace if not name.startswith("_")} if names.all else set()
-        found = sorted((names.needs | names.wants | mine) - hidden)
-        return {name: namespace[name] for name in found if name in namespace}
+        found = {n for n in (names.needs | names.wants) - hidden if n in namespace}
+        if names.all or runs_text([namespace[name] for name in found], namespace):
+            found |= {name for name in namespace if not name.startswith("_")} - hidden
+        return {name: namespace[name] for name in sorted(found)}
     missing = [name for name in ins if name not in namespace]
     if missing:
         raise InvalidRequest("in", f"there is no variable {', '.join(missing)}")
@@ -177,12 +216,11 @@ def _pickled(
     needs: set[str],
     namespace: Mapping[str, Any],
     hidden: set[str],
-    magics: dict[str, dict[str, Any]],
+    extras: Mapping[str, Any],
 ) -> tuple[Any, set[str]]:
     """The container of the inputs; what is only wanted and cannot be sent is left out."""
     from gpuqueue.run.values import dump_values
 
-    extras = {"<magics>": magics} if any(magics.values()) else {}
     dumped = dump_values({**wanted, **extras}, namespace=namespace, leave=hidden, beside="payload")
     for name, problem in dumped.problems.items():
         if name in extras:

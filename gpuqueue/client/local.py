@@ -28,7 +28,7 @@ from gpuqueue.control.machine import (
     snapshot_of,
     usage_of,
 )
-from gpuqueue.errors import DoesNotFit, NoSpace, NotAllowedNow
+from gpuqueue.errors import DoesNotFit, GpuqueueError, NoSpace, NotAllowedNow
 from gpuqueue.model import TERMINAL, IntentKind, Job, JobState, Origin
 from gpuqueue.paths import Home, find_home
 from gpuqueue.plan import Plan, Wait, never_fits, plan
@@ -120,12 +120,17 @@ class LocalClient:
             for (payload, options), spec in zip(work, specs, strict=True)
         ]
         with self._staged([payload for payload, _ in work], specs) as staged:
+            refused = heard = False
             try:
                 jobs = self.store.submit(
                     drafts, lambda i, number: self._place(staged[i], number), flush=flush
                 )
+            except GpuqueueError:
+                refused = True
+                raise
             finally:
-                heard = self.wake("submit")  # an interrupt may come between the commit and here
+                # an interrupt may come between the commit and here
+                heard = not refused and self.wake("submit")
             if not (flush or heard):
                 self.store.flush()
         for job, (payload, _) in zip(jobs, work, strict=True):

@@ -19,6 +19,9 @@ _DOLLAR = re.compile(r"(?<![\$\\])\$([A-Za-z_]\w*)")
 _FLAGS = re.compile(r"^(?:\s*--?\w[\w-]*(?:[= ]\s*[\d.]+)?(?=\s))+\s")
 _RUN_BODY = frozenset({"time", "capture", "prun", "memit", "lprun", "mprun", "debug", "scalene"})
 _LISTS = frozenset({"who", "who_ls", "whos", "psearch", "reset", "reset_selective", "xdel"})
+_QUERIES = frozenset({"query", "eval", "evaluate", "sql", "execute", "run", "runctx"})
+"""Methods that look for what a text names: of pandas, numexpr, duckdb, profilers."""
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _NAMESPACE = frozenset({"globals", "locals", "vars", "dir"})
 _RUN_TEXT = frozenset({"exec", "eval"})
 _TEXT_BODY = frozenset(
@@ -343,6 +346,8 @@ class _Walk(ast.NodeVisitor):
         self.generic_visit(node)
         words = [part.value for part in node.args if isinstance(part, ast.Constant)]
         method = node.func
+        if isinstance(method, ast.Attribute) and method.attr in _QUERIES:
+            self._perhaps_named(node)
         if isinstance(method, ast.Name) and method.id not in self._sure:
             self._text_or_namespace(method.id, node.args)
         if (
@@ -353,6 +358,13 @@ class _Walk(ast.NodeVisitor):
             and all(isinstance(word, str) for word in words)
         ):
             self._ipython(method.attr, [str(word) for word in words])
+
+    def _perhaps_named(self, node: ast.Call) -> None:
+        """A query in a language of its own may name variables, as ``@x`` or as tables."""
+        arguments = [*node.args, *(word.value for word in node.keywords)]
+        for part in (part for argument in arguments for part in ast.walk(argument)):
+            if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                self.names.wants |= set(_IDENTIFIER.findall(part.value)) - self._sure
 
     def _text_or_namespace(self, name: str, args: list[ast.expr]) -> None:
         if name in _NAMESPACE and not args:

@@ -35,7 +35,7 @@ class Payload:
     ``command`` is how it is shown; ``files`` are written beside the spec, name to content, which
     may be in pieces; ``large`` are those that are stored by themselves. ``objects`` is what a
     cell's inputs are made of, by the numbers that its results use. Without ``flush``, large files
-    may reach the disk only later.
+    may reach the disk only later. ``notes`` are for the person: what the job will do without.
     """
 
     kind: JobKind
@@ -50,6 +50,7 @@ class Payload:
     objects: Mapping[int, Any] = field(default_factory=dict, repr=False, compare=False)
     flush: bool = True
     large: Mapping[str, Large | Linked] = field(default_factory=dict, repr=False, compare=False)
+    notes: tuple[str, ...] = ()
 
     def spec(self) -> dict[str, Any]:
         """The content of ``spec.json``."""
@@ -214,6 +215,7 @@ def python_payload(
     objects: Mapping[int, Any] | None = None,
     flush: bool = True,
     large: Mapping[str, Large] | None = None,
+    notes: tuple[str, ...] = (),
 ) -> Payload:
     """A payload that ``gpuqueue.run.<kind>`` runs in this interpreter, with this import path."""
     folder, values = _surroundings(cwd, env)
@@ -234,6 +236,7 @@ def python_payload(
         {} if objects is None else objects,
         flush,
         large or {},
+        notes,
     )
 
 

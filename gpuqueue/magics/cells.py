@@ -8,21 +8,20 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from gpuqueue.client import Job, LocalClient, default_client, options_from
 from gpuqueue.client.cell import cell_payload
 from gpuqueue.client.job import describe
 from gpuqueue.errors import GpuqueueError, JobFailed, NotAllowedNow
+from gpuqueue.magics.bringing import bring_back, remember
 from gpuqueue.magics.options import parse_options, split_line
 from gpuqueue.magics.replay import Here, OutputTail, Place, place_of
-from gpuqueue.magics.shown import cell_error
+from gpuqueue.magics.shown import cell_error, silent
 from gpuqueue.model import TERMINAL, JobState
 from gpuqueue.model import Job as Record
-from gpuqueue.run.files import RESULT, read_json
 
-__all__ = ["bring_back", "follow", "run_cell"]
+__all__ = ["follow", "run_cell"]
 
 _QUICK, _SLOW = 0.01, 0.25
 _STATUS_AFTER = 1.0
@@ -30,9 +29,6 @@ _STATUS_EVERY = 0.5
 _RESTART_AFTER = 0.4
 _CANCEL_AFTER = 3.0
 _LEAVE_AFTER = 4.5
-_MOST = 4 << 30
-_LARGE = ("it is large", "it comes with")
-_MOST_OF_FAILED = 32 << 20
 
 
 def run_cell(shell: Any, line: str, source: str) -> Job | None:
@@ -52,6 +48,7 @@ def run_cell(shell: Any, line: str, source: str) -> Job | None:
         )
     asked = parse_options(split_line(line))
     options = options_from(asked.options)
+    client = default_client()
     payload = cell_payload(
         source,
         shell.user_ns,
@@ -59,11 +56,13 @@ def run_cell(shell: Any, line: str, source: str) -> Job | None:
         ins=asked.ins,
         outs=asked.outs,
         waited=not asked.background,
+        shown=client.settings.size("cell_text_limit"),
     )
-    client = default_client()
     record = client.submit([(payload, options)])[0]
+    for note in payload.notes:
+        Here(shell).write(f"gpuqueue: {note}\n")
     if asked.background:
-        _remember(record.id, payload.objects)
+        remember(record.id, payload.objects)
         _in_background(shell, client, record.id)
         return Job(client, record.id)
     error = _Foreground(shell, client, record.id, payload.objects).run()
@@ -81,7 +80,9 @@ class _Follow:
     Attributes
     ----------
     last_error
-        The error output that nothing has followed: the cell's own exception.
+        The error output that nothing of the cell's code has followed: the cell's own exception.
+    after
+        What came when the code was over: it is shown after the error.
     """
 
     def __init__(self, client: LocalClient, job_id: int, place: Place) -> None:
@@ -89,7 +90,10 @@ class _Follow:
         self.job_id = job_id
         self.place = place
         self.last_error: dict[str, Any] | None = None
+        self.after: list[dict[str, Any]] = []
+        self._over = False
         self._tail = OutputTail(client, job_id)
+        self._shown_of = 0
 
     def run(self) -> Record:
         """Show until the end; returns the job as it ended, or as it is when told to leave."""
@@ -107,10 +111,18 @@ class _Follow:
 
     def _show(self, job: Record) -> bool:
         came = False
+        if self._shown_of not in (0, job.attempt):
+            self._begin_again(job)
         for output in self._tail.read(job):
             if not came:
                 self.clear()
-            came = True
+            came, self._shown_of = True, job.attempt
+            if output["output_type"] == "over":
+                self._over = True
+                continue
+            if self._over and self.last_error is not None:
+                self.after.append(output)
+                continue
             # what comes on stderr after it may still be about it
             about_it = output.get("name") == "stderr"
             if self.last_error is not None and not about_it:
@@ -123,6 +135,21 @@ class _Follow:
             else:
                 self.place.show(output)
         return came
+
+    def _begin_again(self, job: Record) -> None:
+        """Take away what an attempt that was lost has shown: the next one shows all of it again."""
+        self._shown_of, self.last_error, self._over = 0, None, False
+        self.after.clear()
+        self.clear()
+        self.place.begin_again()
+        self.place.write(
+            f"gpuqueue: job {job.id} was lost and has begun again (attempt {job.attempt})\n"
+        )
+
+    def show_rest(self) -> None:
+        """Show what has been kept back until it was known what it is."""
+        for output in [*([self.last_error] if self.last_error else []), *self.after]:
+            self.place.show(output)
 
     def tick(self, _job: Record) -> bool:
         """Called now and then; True to leave before the end."""
@@ -151,7 +178,7 @@ class _Foreground(_Follow):
             job = super().run()
         self.clear()
         if self._going():
-            _remember(job.id, self._objects)
+            remember(job.id, self._objects)
             return self._left(job)
         values = bring_back(self._shell, self.client, job, self.place, objects=self._objects)
         return self._error(job, values)
@@ -219,13 +246,19 @@ class _Foreground(_Follow):
 
     def _error(self, job: Record, values: Mapping[str, Any]) -> BaseException | None:
         if job.state is JobState.SUCCEEDED:
-            if self.last_error is not None:
-                self.place.show(self.last_error)
+            self.show_rest()
             return None
         if self._interrupts:
             return self._interrupted(job)
+        original = values.get("<error>")
         if self.last_error is not None:
-            return cell_error(self.last_error, values.get("<error>"))
+            error = cell_error(self.last_error, original)
+            _when_it_is_over(self._shell, self.place, self.after, error)
+            return error
+        if isinstance(original, BaseException):
+            # one that IPython shows as text, such as a group: that has been shown
+            _when_it_is_over(self._shell, self.place, self.after, original)
+            return silent(self._shell, original)
         try:
             Job(self.client, self.job_id).result(timeout=0)
         except JobFailed as error:
@@ -246,6 +279,24 @@ class _Foreground(_Follow):
             {"ename": "KeyboardInterrupt", "evalue": words, "traceback": lines},
             KeyboardInterrupt(words),
         )
+
+
+def _when_it_is_over(
+    shell: Any, place: Place, outputs: list[dict[str, Any]], error: BaseException
+) -> None:
+    """Show outputs after the error that is about to be raised, as figures are in a plain cell.
+
+    The error is then the user's own again, who may raise it once more.
+    """
+
+    def done() -> None:
+        shell.events.unregister("post_execute", done)
+        vars(error).pop("_render_traceback_", None)
+        vars(shell).pop("showtraceback", None)
+        for output in outputs:
+            place.show(output)
+
+    shell.events.register("post_execute", done)
 
 
 class _StatusLine:
@@ -292,8 +343,7 @@ def follow(client: LocalClient, job_id: int, place: Place) -> Record:
     """Show a job's outputs until it has ended, an exception as text."""
     shown = _Follow(client, job_id, place)
     job = shown.run()
-    if shown.last_error is not None:
-        place.show(shown.last_error)
+    shown.show_rest()
     return job
 
 
@@ -309,173 +359,3 @@ def _in_background(shell: Any, client: LocalClient, job_id: int) -> None:
             place.write(f"[{words}; %gpu pull {job_id} brings its variables]\n", "stdout")
 
     threading.Thread(target=work, name=f"gpuqueue-{job_id}", daemon=True).start()
-
-
-# -- coming back ------------------------------------------------------------------------------
-
-
-def _most(job: Record) -> int:
-    """Bytes of one variable beyond which it comes only when asked for.
-
-    What a failed cell had made is seldom wanted, and would fill the memory with each retry.
-    """
-    return _MOST if job.state is JobState.SUCCEEDED else _MOST_OF_FAILED
-
-
-_sent: dict[int, Mapping[int, Any]] = {}
-"""What the inputs of jobs were made of whose variables have not been brought yet, by job."""
-_MOST_SENT = 32
-
-
-def _remember(job_id: int, objects: Mapping[int, Any]) -> None:
-    """Keep what was sent until its results are asked for, so that they join it."""
-    _sent[job_id] = objects
-    while len(_sent) > _MOST_SENT:
-        del _sent[next(iter(_sent))]
-
-
-def bring_back(
-    shell: Any,
-    client: LocalClient,
-    job: Record,
-    place: Place,
-    names: list[str] | None = None,
-    *,
-    objects: Mapping[int, Any] | None = None,
-) -> dict[str, Any]:
-    """Put what a cell made into the notebook's namespace, and say what stays behind and why.
-
-    Parameters
-    ----------
-    names
-        Bring only these.
-    objects
-        What the inputs were made of, of a cell that has just run. Where they are gone, such as
-        after a restart, copies of them are loaded from the job.
-
-    Returns
-    -------
-    Everything that could be loaded, the exception under ``<error>`` included.
-    """
-    from gpuqueue.run.values import FromFile, load_file
-
-    space = shell.user_ns
-    just_run = objects is not None
-    if objects is None:
-        objects = _sent.pop(job.id, None)
-    copies = None if objects is not None else FromFile(client.home.job(job.id) / "payload")
-    origins: Mapping[int, Any] = copies if objects is None else objects  # type: ignore[assignment]
-    folder = client.home.attempt(job.id, max(1, job.attempt))
-    most = _most(job) if names is None else None
-    try:
-        loaded = load_file(folder / RESULT, most=most, origins=origins)
-    except (OSError, ValueError, EOFError) as error:
-        place.write(f"gpuqueue: the result of job {job.id} cannot be read: {error}\n")
-        return {}
-    told = read_json(folder / "outcome.json") or {}
-    values, problems = loaded.values, told.get("problems", {}) | loaded.problems
-    if copies is not None:
-        _add_inputs(copies, values, space, names)
-    for name, value in values.items():
-        if not name.startswith("<") and (names is None or name in names):
-            space[name] = value
-    payload = FromFile(client.home.job(job.id) / "payload")
-    _change(values, origins, space, payload, in_place=just_run or copies is not None)
-    for kind, magics in (values.get("<magics>") or {}).items() if names is None else ():
-        for name, function in magics.items():
-            shell.register_magic_function(function, kind, name)
-    for name in told.get("deleted", ()) if names is None else ():
-        space.pop(name, None)
-    for name, why in problems.items():
-        if not name.startswith("<") and (names is None or name in names):
-            hint = f"; %gpu pull {job.id} {name} brings it" if why.startswith(_LARGE) else ""
-            place.write(f"gpuqueue: {name} stays in job {job.id}: {why}{hint}\n")
-    if names is None and "<out>" in values:
-        with contextlib.suppress(Exception):  # an Out that cannot be kept is not worth an error
-            shell.displayhook.update_user_ns(values["<out>"])
-    if just_run:
-        _flush_later(folder / RESULT)
-        _surround(values.get("<around>") or {}, place)
-    return values
-
-
-def _flush_later(path: Path) -> None:
-    """Have a large result reach the disk, which the job has not waited for."""
-    from gpuqueue.run.large import flush_gently
-    from gpuqueue.run.values import SOON
-
-    def flush() -> None:
-        for file in files:
-            with contextlib.suppress(OSError):
-                flush_gently(str(file))
-
-    with contextlib.suppress(OSError):
-        files = [path, *path.parent.glob(f"{path.name}.*")]
-        if sum(file.stat().st_size for file in files) >= SOON:
-            threading.Thread(target=flush, daemon=True).start()
-
-
-def _add_inputs(
-    copies: Any, values: dict[str, Any], space: Mapping[str, Any], names: list[str] | None
-) -> None:
-    """Inputs that the cell has changed, where the notebook no longer has them."""
-    if not any(name.startswith("<change") for name in values):
-        return
-    for name, value in copies.load().items():
-        wanted = name in names if names is not None else name not in space
-        if not name.startswith("<") and wanted:
-            values.setdefault(name, value)
-
-
-def _change(
-    values: Mapping[str, Any],
-    origins: Mapping[int, Any],
-    space: dict[str, Any],
-    sent: Mapping[int, Any],
-    *,
-    in_place: bool,
-) -> None:
-    """Make objects what the cell has made of them.
-
-    ``sent`` are copies of what they were; with ``in_place`` they still are, so that what has
-    changed of a large array may be written into it alone.
-    """
-    from gpuqueue.run.changes import become
-    from gpuqueue.run.patch import Patch, patched
-    from gpuqueue.run.values import CHANGE
-
-    for name, came in values.items():
-        if not name.startswith(CHANGE):
-            continue
-        new = came
-        number = int(name.removeprefix(CHANGE).rstrip(">"))
-        old = origins[number]
-        if isinstance(came, Patch):
-            new = patched(came, old, number, sent, in_place=in_place)
-        if not become(old, new):
-            for other in [other for other, value in space.items() if value is old]:
-                space[other] = new
-    for number, change in values.get("<classes>", {}).items():
-        kind = origins[number]
-        for name, value in change["set"].items():
-            with contextlib.suppress(AttributeError, TypeError):
-                setattr(kind, name, value)
-        for name in change["delete"]:
-            with contextlib.suppress(AttributeError, TypeError):
-                delattr(kind, name)
-
-
-def _surround(around: Mapping[str, Any], place: Place) -> None:
-    """Make this kernel's surroundings what the cell has made of the job's."""
-    from gpuqueue.run import ambient
-
-    os.environ.update(around.get("environ", {}))
-    for name in around.get("unset", ()):
-        os.environ.pop(name, None)
-    if folder := around.get("folder"):
-        try:
-            os.chdir(folder)
-        except OSError as error:
-            place.write(f"gpuqueue: the working directory stays as it was: {error}\n")
-    for name in ambient.put(around.get("states", {})):
-        place.write(f"gpuqueue: what the cell changed of the {name} could not be put here\n")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gpuqueue.client import LocalClient
+from gpuqueue.magics.comms import Comms, is_shown
 from gpuqueue.model import Job
 from gpuqueue.run.files import OUTPUTS
 
@@ -26,6 +27,9 @@ class Place(Protocol):
 
     def write(self, text: str, name: str = "stderr") -> None:
         """Show text."""
+
+    def begin_again(self) -> None:
+        """Take away what has been shown."""
 
 
 class OutputTail:
@@ -63,8 +67,10 @@ class OutputTail:
 class Here:
     """The cell that runs now, through the shell's own means, so that ``%%capture`` sees it."""
 
-    def __init__(self, shell: Any) -> None:
+    def __init__(self, shell: Any, *, again: bool = False) -> None:
         self._shell = shell
+        self._kernel = _kernel_of(shell)
+        self._comms = Comms(self._kernel, again=again)
 
     def write(self, text: str, name: str = "stderr") -> None:
         """Show text."""
@@ -72,26 +78,39 @@ class Here:
         stream.write(text)
         stream.flush()
 
+    def begin_again(self) -> None:
+        """Take away what has been shown; in a terminal it stays."""
+        if self._kernel is not None:
+            self._comms.close(self._shell.displayhook.parent_header)
+            self._shell.display_pub.clear_output(False)  # noqa: FBT003 - IPython's own signature
+
     def show(self, output: Mapping[str, Any]) -> None:
         """Show one output; an error that the cell has survived."""
         kind, publisher = output["output_type"], self._shell.display_pub
+        if kind == "over":
+            return
         if kind == "stream":
             self.write(output["text"], output["name"])
         elif kind == "clear_output":
             publisher.clear_output(output["wait"])
         elif kind == "error":
             self._error(output)
+        elif kind == "comm":
+            if self._kernel is not None:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                self._comms.send_on(output, self._shell.displayhook.parent_header)
         elif kind != "execute_result" or not self._result(output):
             publisher.publish(
-                data=output["data"],
+                data=_shown(self._kernel, output["data"]),
                 metadata=output["metadata"],
                 transient=output.get("transient", {}),
                 update=kind == "update_display_data",
             )
 
     def _error(self, output: Mapping[str, Any]) -> None:
-        kernel = getattr(self._shell, "kernel", None)
-        if kernel is None or not hasattr(kernel, "iopub_socket"):
+        kernel = self._kernel
+        if kernel is None:
             self.write("\n".join(output["traceback"]) + "\n")
             return
         sys.stdout.flush()
@@ -116,7 +135,7 @@ class Here:
         sys.stderr.flush()
         content = {
             "execution_count": hook.prompt_count,
-            "data": output["data"],
+            "data": _shown(self._kernel, output["data"]),
             "metadata": output["metadata"],
         }
         session.send(
@@ -131,6 +150,7 @@ class Cell:
     def __init__(self, kernel: Any, parent: Any) -> None:
         self._kernel = kernel
         self._parent = parent
+        self._comms = Comms(kernel)
 
     def _send(self, kind: str, content: Mapping[str, Any]) -> None:
         self._kernel.session.send(
@@ -145,18 +165,39 @@ class Cell:
         """Show text."""
         self._send("stream", {"name": name, "text": text})
 
+    def begin_again(self) -> None:
+        """Take away what has been shown."""
+        self._comms.close(self._parent)
+        self._send("clear_output", {"wait": False})
+
     def show(self, output: Mapping[str, Any]) -> None:
         """Show one output."""
         kind = output["output_type"]
+        if kind == "over":
+            return
+        if kind == "comm":
+            self._comms.send_on(output, self._parent)
+            return
         content = {key: value for key, value in output.items() if key != "output_type"}
         if kind in ("display_data", "update_display_data"):
             content.setdefault("transient", {})
         self._send(kind, content)
 
 
+def _kernel_of(shell: Any) -> Any:
+    """The kernel with a front end; None in a terminal."""
+    kernel = getattr(shell, "kernel", None)
+    return kernel if hasattr(kernel, "iopub_socket") else None
+
+
+def _shown(kernel: Any, data: Mapping[str, Any]) -> dict[str, Any]:
+    """What the front end can show of a display."""
+    return {kind: value for kind, value in data.items() if is_shown(kernel, {kind: value})}
+
+
 def place_of(shell: Any) -> Place:
     """The running cell, as a place that lasts; where there is none, the terminal."""
-    kernel = getattr(shell, "kernel", None)
-    if kernel is None or not hasattr(kernel, "iopub_socket"):
+    kernel = _kernel_of(shell)
+    if kernel is None:
         return Here(shell)
     return Cell(kernel, shell.get_parent() if hasattr(shell, "get_parent") else shell.parent_header)

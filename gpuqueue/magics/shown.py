@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpuqueue.errors import GpuqueueError
 
-__all__ = ["cell_error", "refused"]
+__all__ = ["cell_error", "refused", "silent"]
 
 
 @contextlib.contextmanager
@@ -30,6 +31,18 @@ def _with_lines(error: BaseException, lines: Sequence[str]) -> BaseException:
     """Have IPython show these lines as the error's traceback."""
     kept = list(lines)
     error._render_traceback_ = lambda: kept  # type: ignore[attr-defined]
+    return error
+
+
+def silent(shell: Any, error: BaseException) -> BaseException:
+    """Have IPython show nothing of an error; of any other it shows what it would."""
+    show = shell.showtraceback
+
+    def showtraceback(*args: Any, **words: Any) -> None:
+        if sys.exc_info()[1] is not error:
+            show(*args, **words)
+
+    shell.showtraceback = showtraceback
     return error
 
 

@@ -11,7 +11,8 @@ from gpuqueue.client.follow import follow_log
 from gpuqueue.client.job import describe
 from gpuqueue.client.payload import script_payload
 from gpuqueue.errors import InvalidRequest, NotAllowedNow
-from gpuqueue.magics.cells import bring_back, follow
+from gpuqueue.magics.bringing import bring_back
+from gpuqueue.magics.cells import follow
 from gpuqueue.magics.options import parse_options, split_line
 from gpuqueue.magics.replay import Here, OutputTail
 from gpuqueue.model import TERMINAL, IntentKind, JobKind
@@ -85,7 +86,7 @@ def _logs(shell: Any, words: list[str]) -> None:
         else:
             rest.append(word)
     (job,) = _ids(rest, "logs")
-    client, here = default_client(), Here(shell)
+    client, here = default_client(), Here(shell, again=True)
     if job.record.kind is JobKind.CELL and lines is None:
         if live:
             follow(client, job.id, here)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, Protocol
 
 from gpuqueue.run.cellkernel import FRAME
-from gpuqueue.run.celloutput import Outputs
+from gpuqueue.run.celloutput import STREAM_LIMIT, Outputs
 from gpuqueue.run.cellwork import VALUES
 from gpuqueue.run.files import OUTPUTS, read_json, write_json
 from gpuqueue.run.kernels import remove_when_told_to_end, short_folder
@@ -143,13 +143,14 @@ class CellKernel:
                 parts.append(json.loads(buffer[start : start + size] or b"{}"))
                 start += size
             del buffer[:end]
-            header, parent, metadata, content = parts
+            header, parent, metadata, content, buffers = parts
             found.append(
                 {
                     "type": header["msg_type"],
                     "request": parent.get("msg_id", ""),
                     "metadata": metadata,
                     "content": content,
+                    "buffers": buffers or [],
                 }
             )
         return found
@@ -206,7 +207,8 @@ class CellRun:
         self._ready = spare is not None and spare.process.poll() is None
         self.kernel = spare if spare is not None and self._ready else CellKernel()
         remove_when_told_to_end(self.kernel.folder)
-        self.outputs = Outputs(os.path.join(attempt, OUTPUTS))
+        limit = spec.get("shown", STREAM_LIMIT)
+        self.outputs = Outputs(os.path.join(attempt, OUTPUTS), limit=limit)
 
     def _on_interrupt(self, *_: Any) -> None:
         self.interrupts += 1
@@ -334,6 +336,9 @@ class CellRun:
                 "names": told.get("names", []),
                 "problems": told.get("problems", {}),
                 "deleted": told.get("deleted", []),
+                "where": told.get("where", {}),
+                "sources": told.get("sources", {}),
+                "unpatched": told.get("unpatched", []),
             },
             flush=not self.spec.get("waited"),  # as the result that it is about
         )

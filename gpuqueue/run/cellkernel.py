@@ -20,6 +20,7 @@ Each order but the last ends with a report of type ``gpuqueue_reply``.
 
 from __future__ import annotations
 
+import binascii
 import json
 import os
 import sys
@@ -28,8 +29,8 @@ from typing import Any
 
 __all__ = ["FRAME", "OPTIONS", "app_class", "main", "read_orders", "start"]
 
-FRAME = 4
-"""Parts of a report: header, parent header, metadata, content; each JSON."""
+FRAME = 5
+"""Parts of a report: header, parent header, metadata, content, buffers (in base 64); each JSON."""
 
 OPTIONS = ("--HistoryManager.enabled=False",)
 """Of the kernel's command line."""
@@ -52,11 +53,13 @@ class ReportPipe:
         self._handle = handle
 
     def send_multipart(self, parts: list[Any], *_: Any, **__: Any) -> None:
-        """Write one message as a frame: four lengths, then four JSON texts."""
+        """Write one message as a frame: the lengths of its parts, then the parts."""
         frames = [bytes(part) for part in parts]
         # topic, delimiter, signature, the four that matter, buffers
         at = frames.index(b"<IDS|MSG>") + 2
-        kept = frames[at : at + FRAME]
+        end = at + FRAME - 1
+        buffers = [binascii.b2a_base64(part, newline=False).decode() for part in frames[end:]]
+        kept = [*frames[at:end], json.dumps(buffers).encode() if buffers else b""]
         data = b"".join(len(part).to_bytes(4, "little") for part in kept) + b"".join(kept)
         view = memoryview(data)
         try:
@@ -73,7 +76,7 @@ class Driver:
     """Turns orders into requests to the kernel of this process. Runs in a thread of its own."""
 
     def __init__(self, app: Any, orders: int) -> None:
-        self._app = app
+        self.app = app
         self._orders = orders
         self.order: Mapping[str, Any] = {}
 
@@ -82,7 +85,7 @@ class Driver:
         import zmq
         from jupyter_client.session import Session
 
-        app = self._app
+        app = self.app
         # sockets and sessions belong to one thread
         session: Any = Session(key=app.session.key, signature_scheme=app.session.signature_scheme)
         shell: Any = zmq.Context.instance().socket(zmq.DEALER)

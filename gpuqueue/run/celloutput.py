@@ -9,12 +9,16 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Outputs", "collapse", "without_escapes"]
+from gpuqueue.run.commtraffic import CommTraffic
+
+__all__ = ["OVER", "STREAM_LIMIT", "Outputs", "collapse", "without_escapes"]
+
+OVER = "gpuqueue_over"
+"""The type of the report that says that a cell's code has ended."""
 
 STREAM_LIMIT = 4 << 20
-"""Characters of text that are kept for the notebook; all of it goes to the log."""
+"""Characters of text that are kept for the notebook, unless a setting says otherwise."""
 
-_WIDGET = "application/vnd.jupyter.widget-view+json"
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
@@ -62,22 +66,30 @@ def _collapse_line(line: str) -> str:
 class Outputs:
     """Writes ``outputs.jsonl`` (nbformat output dictionaries, a line each) and the log.
 
-    Two kinds are not nbformat's own: ``update_display_data`` and ``clear_output``. Outputs that
-    can be updated have ``transient`` with their ``display_id``.
+    Four kinds are not nbformat's own: ``update_display_data``, ``clear_output``, ``comm``, which is
+    what a widget says to the front end, and ``over``: an error just before it is the cell's own,
+    and what follows comes after the cell's code, such as figures. Outputs that can be updated have
+    ``transient`` with their ``display_id``.
+
+    Parameters
+    ----------
+    limit
+        Characters of text that are written for the notebook; all of it goes to the log.
     """
 
-    def __init__(self, path: str, log: Any = None) -> None:
+    def __init__(self, path: str, log: Any = None, *, limit: int = STREAM_LIMIT) -> None:
         self._file = os.open(
             path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600
         )
         self._log = log or sys.stdout.buffer
-        self._room = STREAM_LIMIT
+        self._room = limit
         self._kept_back = 0
         self._last: tuple[str, str] = ("stdout", "")
         self._midline = False
+        self._comms = CommTraffic(self._write)
 
     def take(self, report: Mapping[str, Any]) -> None:
-        """Write down what a kernel published; comm and other messages are not outputs."""
+        """Write down what a kernel published, as far as a front end would show it."""
         kind, content = report["type"], report["content"]
         if kind == "stream":
             self._stream(content["name"], content["text"])
@@ -87,6 +99,10 @@ class Outputs:
             self._write({"output_type": kind, "wait": bool(content.get("wait"))})
         elif kind == "error":
             self.error(content["ename"], content["evalue"], content["traceback"])
+        elif kind in ("comm_open", "comm_msg", "comm_close"):
+            self._comms.take(report)
+        elif kind == OVER:
+            self._write({"output_type": "over"})
 
     def _stream(self, name: str, text: str) -> None:
         text = collapse(text)
@@ -101,9 +117,7 @@ class Outputs:
 
     def _display(self, kind: str, content: Mapping[str, Any]) -> None:
         self.flush()
-        data = dict(content["data"])
-        if len(data) > 1:
-            data.pop(_WIDGET, None)  # its model lives in this process only
+        data = content["data"]
         output: dict[str, Any] = {
             "output_type": kind,
             "data": data,
@@ -141,6 +155,7 @@ class Outputs:
     def close(self) -> None:
         """Write what is left."""
         self.flush()
+        self._comms.flush()
         self._log.flush()
 
     def _write(self, output: Mapping[str, Any]) -> None:

@@ -9,9 +9,10 @@ import re
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from gpuqueue.run.celloutput import OVER
 from gpuqueue.run.files import RESULT, read_json, write_json
 
 __all__ = [
@@ -52,8 +53,13 @@ class _Work:
     states: Mapping[str, bytes]
     environ: Mapping[str, str]
     magics: Mapping[str, Mapping[str, Any]]
+    patches: Mapping[Any, Any]
     folder: str
     threads: int
+    path: list[str]
+    cells: set[str]
+    handlers: list[Any]
+    depth: int = 0
     result: Any = None
 
 
@@ -79,6 +85,16 @@ def driver_order() -> Mapping[str, Any]:
     return _Work.driver.order  # type: ignore[no-any-return]
 
 
+def _nesting(step: int) -> None:
+    """Say when the code of a cell has ended, before anybody else does something about that."""
+    before, _Work.depth = _Work.depth, max(0, _Work.depth + step)
+    if before and not _Work.depth:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        app = _Work.driver.app
+        app.session.send(app.iopub_socket, OVER, {})
+
+
 def hidden_names(namespace: Mapping[str, Any], hidden: Mapping[str, Any]) -> set[str]:
     """Names that IPython put into a namespace and that still mean what it put there."""
     missing = object()
@@ -93,9 +109,15 @@ def prepare() -> None:
     """Make namespace, history and surroundings what they were in the notebook."""
     from gpuqueue.run import ambient
     from gpuqueue.run.changes import Inputs
+    from gpuqueue.run.patches import put_patches
+    from gpuqueue.run.sources import known_names, put_sources
+    from gpuqueue.run.surroundings import put_handlers
     from gpuqueue.run.values import load_file
 
     work, shell = _Work, _Work.shell
+    # in a spare kernel some have registered already, such as the library that shows figures
+    shell.events.callbacks["pre_run_cell"].insert(0, lambda *_: _nesting(1))
+    shell.events.callbacks["post_execute"].insert(0, lambda: _nesting(-1))
     folder = work.driver.order["job_dir"]
     work.spec = spec = read_json(os.path.join(folder, "spec.json"))
     around: dict[str, Any] = {"states": {}, "imported": []}
@@ -115,28 +137,35 @@ def prepare() -> None:
     if needed:
         raise ImportError("; ".join(f"{name}: {loaded.problems[name]}" for name in needed))
     values = {name: value for name, value in loaded.values.items() if not name.startswith("<")}
+    put_sources(shell, around.get("sources", {}))
+    work.patches = put_patches(loaded.values)
     shell.user_ns.update(values)
-    _history(shell, values)
+    _history(shell, values, around.get("history", ()))
     for kind, magics in loaded.values.get("<magics>", {}).items():
         for name, function in magics.items():
             shell.register_magic_function(function, kind, name)
-    work.magics = own_magics(shell)
+    work.magics, work.cells = own_magics(shell), known_names(shell)
     for name in spec["deletes"]:
         shell.user_ns.setdefault(name, None)
     shell.execution_count = spec.get("execution_count", 1)
     work.before = {name: _Was(value) for name, value in shell.user_ns.items()}
     hidden = hidden_names(shell.user_ns, shell.user_ns_hidden)
-    work.inputs = Inputs(path, values, loaded.objects, shell.user_ns, hidden)
+    own = {name: value for name, value in loaded.values.items() if name.startswith("<")}
+    work.inputs = Inputs(path, values | own, loaded.objects, shell.user_ns, hidden)
     del loaded, values
 
     def remember(result: Any) -> None:
         shell.events.unregister("post_run_cell", remember)
+        # what is to be done before and after each cell has nothing to do with our own work
+        for event in ("pre_execute", "pre_run_cell"):
+            shell.events.callbacks[event].clear()
         work.result = result
 
     shell.events.register("post_run_cell", remember)
     ambient.put(states, imported=around["imported"])
+    work.handlers = put_handlers(own)
     work.states = ambient.take()
-    work.environ, work.folder = dict(os.environ), os.getcwd()
+    work.environ, work.folder, work.path = dict(os.environ), os.getcwd(), list(sys.path)
     work.threads = threading.active_count()
     # taking them may have used some
     ambient.put({n: data for n, data in states.items() if "random" in n}, wait=False)
@@ -154,23 +183,41 @@ def own_magics(shell: Any) -> dict[str, dict[str, Any]]:
     }
 
 
-def _history(shell: Any, values: Mapping[str, Any]) -> None:
-    """Have what the cell reads of IPython's history where IPython looks for it."""
+def _history(shell: Any, values: Mapping[str, Any], inputs: Sequence[str]) -> None:
+    """Have what the cell reads of IPython's history where IPython looks for it.
+
+    ``inputs`` are the cells up to this one as they were typed, if the cell asks for any.
+    """
+    past = shell.history_manager
     for name in ("_oh", "Out"):
         if name in values:
             shell.user_ns["_oh"] = shell.user_ns["Out"] = values[name]
     for name in ("_", "__", "___"):
         if name in values:
             setattr(shell.displayhook, name, values[name])
+    # each cell that runs moves these on by one
+    for name, before in (("_i", "_i00"), ("_ii", "_i"), ("_iii", "_ii")):
+        if name in values:
+            setattr(past, before, values[name])
+    parsed = values.get("In", values.get("_ih", inputs))
+    if parsed or inputs:
+        past.input_hist_raw[:] = (inputs or parsed)[:-1]
+        past.input_hist_parsed[:] = parsed[:-1]
+        shell.user_ns["In"] = shell.user_ns["_ih"] = past.input_hist_parsed
 
 
 def finish() -> None:
     """Save what the cell made: the names it bound, its last value, its exception."""
+    from gpuqueue.run.patches import GONE, changed_patches, mentions_of
+    from gpuqueue.run.sources import known_names, sources
+    from gpuqueue.run.surroundings import handlers_of_ones_own
     from gpuqueue.run.values import CHANGE, save_values
 
     for stream in (sys.stdout, sys.stderr):
         _drain(stream)
     work, shell = _Work, _Work.shell
+    for event in ("post_execute", "post_run_cell"):
+        shell.events.callbacks[event].clear()
     namespace, spec = shell.user_ns, work.spec
     attempt = work.driver.order["attempt"]
     extras: dict[str, Any] = {"<around>": _around()}
@@ -185,6 +232,19 @@ def finish() -> None:
             names_of[f"{CHANGE}{number}>"] = _called(value)
         if classes:
             extras["<classes>"] = classes
+        extras |= _widgets(work.inputs, namespace)
+    extras |= {
+        name: pair
+        for name, pair in handlers_of_ones_own().items()
+        if asked is None and pair[1] not in work.handlers
+    }
+    patches = changed_patches(
+        mentions_of(spec["source"], shell.transform_cell), namespace, work.patches
+    )
+    for place, value in patches.items():
+        if value is not GONE:
+            extras[place.key] = value
+            names_of[place.key] = str(place)
     new = {
         kind: {n: one for n, one in magics.items() if work.magics[kind].get(n) is not one}
         for kind, magics in own_magics(shell).items()
@@ -221,9 +281,31 @@ def finish() -> None:
             "names": [name for name in values if name not in problems],
             "problems": told | missing,
             "deleted": [name for name in work.before if _was_deleted(name)],
+            "where": _where(),
+            "sources": sources(shell, known_names(shell) - work.cells),
+            "unpatched": [place.key for place, value in patches.items() if value is GONE],
         },
         flush=False,  # read by the process beside this one, and not again
     )
+
+
+def _widgets(inputs: Any, namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """The widgets that the cell has made: who shows one talks to it, whatever names it has."""
+    from gpuqueue.run.comms import live_widgets
+    from gpuqueue.run.deep import with_room
+    from gpuqueue.run.pickling import Sender
+
+    made = [one for one in live_widgets().values() if inputs.number_of(one) is None]
+
+    def can_go(value: Any) -> bool:
+        with contextlib.suppress(Exception):
+            Sender(namespace, None, inputs.numbers, inputs.number_of).dump(value)
+            return True
+        return False
+
+    if made and not with_room(lambda: can_go(made)):
+        made = [one for one in made if can_go(one)]
+    return {"<widgets>": made} if made else {}
 
 
 def _called(value: Any) -> str:
@@ -240,15 +322,23 @@ def _around() -> dict[str, Any]:
 
     work = _Work
     now, environ = ambient.take(), dict(os.environ)
+    return {
+        "states": {n: data for n, data in now.items() if work.states.get(n) != data},
+        "environ": {n: v for n, v in environ.items() if work.environ.get(n) != v},
+        "unset": [name for name in work.environ if name not in environ],
+    }
+
+
+def _where() -> dict[str, Any]:
+    """Where modules are found now, if that has changed: needed to load what comes back."""
+    work, found = _Work, {}
     with contextlib.suppress(FileNotFoundError):  # the cell has removed the folder it is in
-        folder = os.getcwd()
-        return {
-            "states": {n: data for n, data in now.items() if work.states.get(n) != data},
-            "environ": {n: v for n, v in environ.items() if work.environ.get(n) != v},
-            "unset": [name for name in work.environ if name not in environ],
-            "folder": folder if folder != work.folder else None,
-        }
-    return {}
+        if (folder := os.getcwd()) != work.folder:
+            found["folder"] = folder
+    path = list(sys.path)
+    if path != work.path and all(isinstance(entry, str) for entry in path):
+        found["path"] = path  # type: ignore[assignment]
+    return found
 
 
 def _drain(stream: Any, patience: float = 2.0) -> None:

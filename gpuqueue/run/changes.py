@@ -20,7 +20,9 @@ import weakref
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from gpuqueue.run.deep import has_room, with_room
 from gpuqueue.run.making import DEVICE
+from gpuqueue.run.ownways import is_filled_in_place
 from gpuqueue.run.pages import Maps, changed_ranges
 from gpuqueue.run.patch import patch_of
 from gpuqueue.run.pickling import Sender, uncollected
@@ -104,7 +106,7 @@ class Inputs:
         self._roots = _Held()
         for name, value in values.items():
             self._roots[name] = value
-        self._before = self._look(list(self._roots))
+        self._before = with_room(lambda: self._look(list(self._roots)))
 
     def _take(self, objects: dict[int, Any]) -> None:
         no_origin: dict[type, bool] = {}
@@ -142,7 +144,9 @@ class Inputs:
                 text, buffers = sender.dump(value)
                 digest = hashlib.blake2b(text).digest()
                 found[name] = digest, [len(buffer.raw()) for buffer in buffers]
-            except Exception as error:  # noqa: BLE001 - whatever the value's own code raises
+            except Exception as error:
+                if isinstance(error, RecursionError) and not has_room():
+                    raise
                 found[name] = error
                 sender = Sender(self._namespace, self._hidden)
         return found
@@ -150,7 +154,7 @@ class Inputs:
     def changes(self) -> tuple[dict[int, Any], dict[int, dict[str, Any]]]:
         """Objects that are other than they came, and class attributes that are; both by number."""
         self.sent.clear()
-        now = self._look(self._before)
+        now = with_room(lambda: self._look(self._before))
         # where no pickle has changed, only what travels beside the pickles can have
         only_bytes = all(now[name] == before for name, before in self._before.items())
         if only_bytes and not any(sizes for _, sizes in now.values()):
@@ -245,7 +249,7 @@ def _has_bytes(value: Any) -> bool:
     tables: Any = getattr(sys.modules.get("pandas"), "core", None)
     if tables is not None and isinstance(value, tables.generic.NDFrame):
         return True
-    return kind.__module__.startswith(("numpy", "torch")) or kind in (bytearray, memoryview)
+    return str(kind.__module__).startswith(("numpy", "torch")) or kind in (bytearray, memoryview)
 
 
 def _shallow(value: Any, sender: Sender) -> tuple[bytes, list[Any]]:
@@ -280,8 +284,11 @@ def _become(old: Any, new: Any) -> bool:
     if torch is not None and isinstance(old, torch.Generator):
         old.set_state(new.get_state())
         return True
-    if isinstance(old, types.FunctionType):
-        return True  # loading the new one has filled the old one
+    if is_filled_in_place(old):
+        if isinstance(old, BaseException):
+            old.args = new.args
+        _become_container(old, new)
+        return True
     tables: Any = getattr(sys.modules.get("pandas"), "core", None)
     if tables is not None and isinstance(old, tables.generic.NDFrame):
         flags = vars(old).get("_flags")  # they refer to it
@@ -290,6 +297,8 @@ def _become(old: Any, new: Any) -> bool:
         vars(old)["_flags"] = flags
         return True
     changed = _become_container(old, new)
+    if changed and type(old).__module__ == "weakref":
+        return True
     kind: Any = type(old)
     base: Any = object
     plain = kind.__reduce_ex__ is base.__reduce_ex__ and kind.__reduce__ is base.__reduce__
@@ -347,9 +356,13 @@ def _become_container(old: Any, new: Any) -> bool:
         entries = list(new.items())
         dict.clear(old)
         dict.update(old, entries)
-    elif isinstance(old, set):
+    elif isinstance(old, set | weakref.WeakSet):
         old.clear()
         old.update(new)
+    elif isinstance(old, weakref.WeakKeyDictionary | weakref.WeakValueDictionary):
+        kept = list(new.items())
+        old.clear()
+        old.update(kept)
     elif type(old).__module__ == "array":
         old[:] = new
     else:

@@ -13,6 +13,9 @@ from gpuqueue.run.pickling import Sender
 __all__ = ["Unpicklable", "blame"]
 
 _SEARCH_SECONDS = 1.0
+_LONG_PATH = 200
+_OF_TRAITS = ("_trait_notifiers", "_trait_validators")
+"""Attributes that do not travel as they are, see ``comms.py``."""
 
 
 class Unpicklable(Exception):
@@ -31,6 +34,8 @@ class Unpicklable(Exception):
     """
 
     def __init__(self, name: str, path: str, kind: str, reason: str) -> None:
+        if len(path) > _LONG_PATH:
+            path = f"{path[: _LONG_PATH // 2]} ... {path[-_LONG_PATH // 2 :]}"
         super().__init__(f"{path} is a {kind}, which cannot be sent to another process ({reason})")
         self.name = name
         self.path = path
@@ -80,7 +85,8 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield ".__func__", value.__func__
         return
     with contextlib.suppress(Exception):
-        yield from ((f".{key}", part) for key, part in list(vars(value).items())[:1000])
+        kept = list(vars(value).items())[:1000]
+        yield from ((f".{key}", part) for key, part in kept if key not in _OF_TRAITS)
     for owner in type(value).__mro__:
         slots = owner.__dict__.get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else slots:

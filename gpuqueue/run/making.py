@@ -13,16 +13,19 @@ import pickle
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from cloudpickle import cloudpickle as inner
+
+from gpuqueue.run import comms, remade
 
 __all__ = [
     "DEVICE",
     "fill_class",
     "fill_exception",
     "fill_function",
+    "fill_plainly",
     "fill_tensor",
     "is_filled",
     "load_whole",
@@ -32,7 +35,9 @@ __all__ = [
     "make_cached",
     "make_cell",
     "make_class",
+    "make_code",
     "make_exception",
+    "make_proxy",
     "make_storage",
     "make_tensor",
     "make_view",
@@ -62,7 +67,8 @@ def loading(into: dict[str, Any] | None = None) -> Iterator[None]:
         return
     _target.append(into)
     try:
-        yield
+        with comms.quietly():
+            yield
     finally:
         _target.pop()
 
@@ -80,7 +86,7 @@ def is_filled(value: Any) -> bool:
 def make_class(maker: Callable[..., type], *args: Any) -> type:
     """Make a class by value, or find the one that this process knows under its tracking id."""
     known = args[-2] in inner._DYNAMIC_CLASS_TRACKER_BY_ID  # noqa: SLF001 - there is no public way
-    made = maker(*args)
+    made: type = remade.make_skeleton(maker, *args)
     if not known:
         _fresh[id(made)] = made
     return made
@@ -121,6 +127,25 @@ def make_weakref(value: Any) -> Any:
     return weakref.ref(value if value is not None else types.SimpleNamespace())
 
 
+def make_proxy(value: Any, callable_: bool) -> Any:
+    """A weak proxy; a dead one to nothing."""
+    if value is None:
+        value = _Called() if callable_ else types.SimpleNamespace()
+    return weakref.proxy(value)
+
+
+class _Called:
+    """What a dead proxy, which could be called, is to."""
+
+    def __call__(self) -> None:
+        """Never called: nothing keeps it."""
+
+
+def make_code(maker: Callable[..., types.CodeType], args: Any, filename: str) -> types.CodeType:
+    """Code under the name of its file, for which cloudpickle puts a made-up one."""
+    return maker(*args).replace(co_filename=filename)
+
+
 def make_cell() -> types.CellType:
     """A cell of a closure; the functions that share it fill it."""
     return types.CellType()
@@ -155,6 +180,15 @@ def fill_exception(made: BaseException, state: Any) -> None:
     """What an exception has beside its arguments."""
     made.__cause__, made.__context__, made.__suppress_context__ = state[:3]
     vars(made).update(state[3])
+
+
+def fill_plainly(made: Any, state: Mapping[str, Any]) -> None:
+    """Attributes of an object whose own way of being filled would add or lose some."""
+    vars(made).clear()
+    vars(made).update(state)
+    if hasattr(made, "_patch_step_function"):
+        # an optimizer's, without which its hooks are not called
+        made._patch_step_function()  # noqa: SLF001
 
 
 def make_view(  # noqa: PLR0917

@@ -19,6 +19,7 @@ import copyreg
 import functools
 import gc
 import io
+import logging
 import pickle
 import sys
 import types
@@ -29,11 +30,13 @@ from typing import Any
 import cloudpickle
 from cloudpickle import cloudpickle as inner
 
+from gpuqueue.run import comms, remade, twins
 from gpuqueue.run.making import (
     DEVICE,
     fill_class,
     fill_exception,
     fill_function,
+    fill_plainly,
     fill_tensor,
     load_whole,
     main_namespace,
@@ -41,12 +44,15 @@ from gpuqueue.run.making import (
     make_cached,
     make_cell,
     make_class,
+    make_code,
     make_exception,
+    make_proxy,
     make_storage,
     make_tensor,
     make_view,
     make_weakref,
 )
+from gpuqueue.run.ownways import forwards, has_own_way_to_begin, is_bunch, is_filled_plainly
 from gpuqueue.run.patch import bytes_of
 
 # files of earlier releases name the functions of ``making.py`` as this module's
@@ -108,6 +114,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         """Ids of the arrays and storages that are sent anyhow."""
         self.whole = False
         """Whether this is one object by itself, in which no array is a view."""
+        self._twins = twins.here()
+        self._special = comms.special()
+        self._usual: set[type] = set()
+        """Kinds that have no base of which ``_by_kind`` knows more."""
         self._kept: list[Any] = []
         self._devices: dict[int, str] = {}
         """Where the memory of tensors belongs, by the id of their storage."""
@@ -117,13 +127,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         kind = type(obj)
         if kind in _REDUCERS:
             return _REDUCERS[kind](obj)
-        if isinstance(obj, BaseException) and _has_own_way_to_begin(kind):
-            state = (obj.__cause__, obj.__context__, obj.__suppress_context__, dict(vars(obj)))
-            return make_exception, (kind, obj.args), state, None, None, fill_exception
+        if id(obj) in self._twins:
+            return twins.twin, (self._twins[id(obj)],)
+        if kind not in self._usual and (reduced := self._by_kind(kind, obj)):
+            return reduced
         tables: Any = getattr(sys.modules.get("pandas"), "core", None)
         if not self.whole and tables is not None and isinstance(obj, tables.generic.NDFrame):
             return self._table(obj)
-        library = kind.__module__
+        library = str(kind.__module__)  # a class that was made by hand may have none
         of_library = library.startswith(("numpy", "torch")) or "torch.optim" in sys.modules
         if of_library and (found := self._of_library(kind, obj)):
             return found
@@ -132,6 +143,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return reduced
         make, args, state, _, _, fill = reduced
         if fill is inner._class_setstate:  # noqa: SLF001
+            args = remade.class_arguments(obj, make, args)
             return make_class, (make, *args), state, None, None, fill_class
         if fill is inner._function_setstate:  # noqa: SLF001
             slots = state[1]
@@ -148,6 +160,26 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return make, args, state, None, None, fill_function
         return reduced
 
+    def _by_kind(self, kind: type, obj: Any) -> Any:
+        """How an object is made again whose class has a base of which we know more."""
+        if forwards(kind):
+            return _new_object, (kind,), dict(vars(obj)), None, None, fill_plainly
+        if is_bunch(kind):  # its own way leaves out its attributes
+            return _new_object, (kind,), dict(vars(obj)), None, iter(obj.items()), fill_plainly
+        if isinstance(obj, logging.Handler):
+            return remade.reduce_handler(obj)
+        if isinstance(obj, remade.IMMUTABLE):
+            return remade.reduce_immutable(obj)
+        if isinstance(obj, self._special):
+            return comms.reduce(obj)
+        if isinstance(obj, BaseException):
+            if not has_own_way_to_begin(kind):
+                return None
+            state = (obj.__cause__, obj.__context__, obj.__suppress_context__, dict(vars(obj)))
+            return make_exception, (kind, obj.args), state, None, None, fill_exception
+        self._usual.add(kind)
+        return None
+
     def _of_library(self, kind: type, obj: Any) -> Any:
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if numpy is not None and kind is numpy.ndarray:
@@ -156,9 +188,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return None  # it is being imported
         if kind is torch.Tensor or kind is torch.nn.Parameter:
             return self._tensor(torch, obj)
-        if isinstance(obj, torch.optim.Optimizer) and _inherits(kind, "__reduce__", object):
-            # its own way leaves out hooks, and that a scheduler watches it
-            return _new_object, (kind,), dict(vars(obj))
+        if is_filled_plainly(torch, kind):
+            return _new_object, (kind,), dict(vars(obj)), None, None, fill_plainly
         if kind is torch.UntypedStorage and obj.device.type in ("cpu", "cuda"):
             return self._storage(torch, obj)
         return None
@@ -250,6 +281,14 @@ def _content(cell: types.CellType) -> tuple[Any, ...]:
         return ()
 
 
+def _behind(proxy: Any) -> Any:
+    """What a weak proxy is to; None if that is gone."""
+    try:
+        return proxy.__reduce_ex__.__self__
+    except ReferenceError:
+        return None
+
+
 def _reduce_cached(value: Any) -> Any:
     if value.__module__ != "__main__":
         return value.__reduce__()
@@ -257,8 +296,16 @@ def _reduce_cached(value: Any) -> Any:
     return make_cached, (value.__wrapped__, words["maxsize"], words["typed"])
 
 
+def _reduce_code(code: types.CodeType) -> Any:
+    return make_code, (*cloudpickle.Pickler.dispatch_table[types.CodeType](code), code.co_filename)
+
+
 _REDUCERS: dict[type, Callable[[Any], Any]] = {
+    **remade.REDUCERS,
+    types.CodeType: _reduce_code,
     weakref.ReferenceType: lambda value: (make_weakref, (value(),)),
+    weakref.ProxyType: lambda value: (make_proxy, (_behind(value), False)),
+    weakref.CallableProxyType: lambda value: (make_proxy, (_behind(value), True)),
     types.CellType: lambda _: (make_cell, ()),
     functools._lru_cache_wrapper: _reduce_cached,  # noqa: SLF001 - there is no public name
 }
@@ -278,18 +325,6 @@ class _Referring(_Pickler):
             self.by_value = None  # what it holds may refer to it
             return None
         return number
-
-
-def _inherits(kind: type, name: str, base: type) -> bool:
-    """Whether a class leaves a method as its base has it."""
-    return getattr(kind, name) is getattr(base, name)
-
-
-def _has_own_way_to_begin(kind: type) -> bool:
-    """Whether an exception cannot be made again from its arguments alone."""
-    return _inherits(kind, "__reduce__", BaseException) and not (
-        _inherits(kind, "__init__", BaseException) or _inherits(kind, "__init__", Exception)
-    )
 
 
 class Sender:
@@ -346,8 +381,13 @@ class Sender:
         self._buffers.clear()
         if by_value and isinstance(self._pickler, _Referring):
             self._pickler.by_value = value
-        with uncollected():
-            self._pickler.dump(value)
+        try:
+            with uncollected():
+                self._pickler.dump(value)
+        except pickle.PicklingError as error:
+            if isinstance(error.__cause__, RecursionError):
+                raise error.__cause__ from None  # cloudpickle puts it in other words
+            raise
         return self._file.getvalue(), list(self._buffers)
 
     def forget(self) -> None:

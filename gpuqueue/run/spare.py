@@ -54,7 +54,8 @@ __all__ = ["main"]
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _OF_EVERY_KERNEL = (
     "cloudpickle", "jupyter_client.session", "zmq", "gpuqueue.magics", "gpuqueue.magics.complete",
-    "gpuqueue.run.ambient", "gpuqueue.run.changes", "gpuqueue.run.values",
+    "gpuqueue.run.ambient", "gpuqueue.run.changes", "gpuqueue.run.patches",
+    "gpuqueue.run.sources", "gpuqueue.run.values",
 )  # fmt: skip
 _TRIAL = 20.0
 _LOOK = 10.0

@@ -96,7 +96,7 @@ def kernel_ahead() -> Any:
     app.initialize_ahead(["-f", "later.json", *OPTIONS])
     app.init_pdb()
     shell: Any = ZMQInteractiveShell.instance(
-        parent=app, profile_dir=app.profile_dir, user_module=None, user_ns={},
+        parent=app, profile_dir=app.profile_dir, user_module=None, user_ns=None,
         compiler_class=XCachingCompiler,
     )  # fmt: skip
     app.user_ns = shell.user_ns

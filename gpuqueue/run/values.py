@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 from gpuqueue.run.container import Reader, assemble
 from gpuqueue.run.culprit import Unpicklable, blame
+from gpuqueue.run.deep import has_room, with_room
 from gpuqueue.run.large import Large
 from gpuqueue.run.making import is_filled, loading, main_namespace
 from gpuqueue.run.pickling import Sender, uncollected
@@ -110,6 +111,16 @@ def dump_values(
         The name of the file that this becomes, if large buffers may have files beside it.
     """
     namespace = main_namespace() if namespace is None else namespace
+    return with_room(lambda: _dump_values(values, namespace, leave, known, beside))
+
+
+def _dump_values(
+    values: Mapping[str, Any],
+    namespace: Mapping[str, Any],
+    leave: Collection[str] | None,
+    known: Known | None,
+    beside: str,
+) -> Dumped:
     problems: dict[str, Unpicklable] = {}
     order = list(values)
     weights = dict.fromkeys(order, _LEAST)
@@ -121,7 +132,9 @@ def dump_values(
         for name in order:
             try:
                 done[name] = sender.dump(values[name], by_value=name.startswith(CHANGE))
-            except Exception as error:  # noqa: BLE001 - whatever the value's own code raises
+            except Exception as error:
+                if isinstance(error, RecursionError) and not has_room():
+                    raise
                 problems[name] = blame(name, values[name], error, namespace, leave)
                 order.remove(name)
                 break  # the pickler has noted objects that will not be in the stream

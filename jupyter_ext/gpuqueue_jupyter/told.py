@@ -225,9 +225,11 @@ def outputs_told(
     outputs = []
     for line in data[:whole].splitlines():
         try:
-            outputs.append(json.loads(line))
+            output = json.loads(line)
         except ValueError:  # a line that a full disk or a kill cut short
             continue
+        if output["output_type"] not in ("comm", "over"):  # these are for the notebook alone
+            outputs.append(output)
     after = offset + whole
     return {
         "outputs": outputs,

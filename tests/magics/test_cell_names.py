@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from IPython.core.inputtransformer2 import TransformerManager
 
 from gpuqueue.client.names import Names, names_of
+from gpuqueue.client.reach import runs_text
 
 
 def of(source: str) -> Names:
@@ -73,6 +74,9 @@ def of(source: str) -> Names:
         ("%%capture kept\nprint(v)", "v", "kept", ""),
         ("%%bash -s {x}\necho $y", "x", "", ""),
         ("%%unheard_of\nr = v", "", "v", "r"),
+        ("t.query('a > @k and b')", "t", "a k and b", ""),
+        ("k = 1\nt.query(f'{c} > @k + @m')", "t c", "m", "k"),
+        ("db.sql('select x from t').df()", "db", "select x from t", ""),
     ],
 )
 def test_table(source: str, needs: str, wants: str, binds: str) -> None:
@@ -82,6 +86,32 @@ def test_table(source: str, needs: str, wants: str, binds: str) -> None:
     assert names.needs == set(needs.split())
     assert names.binds >= set(binds.split())
     assert names.binds <= set(binds.split()) | {"_"}
+
+
+@pytest.mark.parametrize(
+    ("setup", "value", "found"),
+    [
+        ("def f(a): return eval(a)", "f", True),
+        ("def f(a): return [lambda: exec(a)]", "f", True),
+        ("def g(a): return globals()[a]\ndef f(a): return g(a)", "f", True),
+        ("class C:\n def __repr__(self): return eval('x')", "C()", True),
+        ("class C:\n @property\n def p(self): return eval('x')\nclass D(C): pass", "D()", True),
+        ("import functools\ndef f(a): return eval(a)\np = functools.partial(f, 'x')", "p", True),
+        (
+            "def deco(f):\n def g(*a): return f(*a)\n return g\n@deco\ndef f(a): return eval(a)",
+            "f",
+            True,
+        ),
+        ("def f(a): return a.eval() + evaluate(a)", "f", False),
+        ("def eval(a): return a\ndef f(a): return eval(a)", "f", False),
+        ("import ast", "ast.literal_eval", False),
+        ("def f(): return f()", "f", False),
+    ],
+)
+def test_functions_that_run_text(setup: str, value: str, found: bool) -> None:
+    space: dict[str, object] = {"__name__": "__main__"}
+    exec(setup, space)
+    assert runs_text([eval(value, space)], space) is found
 
 
 def test_deletes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import until
@@ -151,6 +152,51 @@ def test_an_exception_is_the_users_own(book: Notebook) -> None:
     )
 
 
+def test_figures_of_a_failed_cell_come_after_its_error(book: Notebook) -> None:
+    pytest.importorskip("matplotlib")
+    ran = book.gpu("import matplotlib.pyplot as plt\nplt.plot([1])\nprint('x')\n1 / 0")
+    assert ran.kinds == ["stream", "error", "display_data"]
+    assert ran.error == ("ZeroDivisionError", "division by zero")
+    # an error that the cell survives stays where it was, and what follows is not kept back
+    ran = book.gpu("plt.plot([1])\nget_ipython().run_cell('1 / 0')\nprint('on')")
+    assert ran.kinds == ["error", "display_data", "stream"]
+    ran = book.gpu("get_ipython().run_cell('1 / 0')\nplt.plot([1]); raise KeyError('k')")
+    assert ran.kinds == ["error", "error", "display_data"]
+    assert [o.ename for o in ran.outputs[:2]] == ["ZeroDivisionError", "KeyError"]
+
+
+def test_errors_that_ipython_shows_as_text(book: Notebook) -> None:
+    for source, words in (
+        ("raise ExceptionGroup('many', [ValueError(1)])", "many (1 sub-exception)"),
+        ("%no_such_magic", "UsageError"),
+    ):
+        plain, ran = book.run(source), book.gpu(source)
+        assert plain.kinds == ran.kinds == ["stream"]
+        assert words in ran.stream("stderr")
+    # others are shown as ever afterwards
+    assert book.run("1 / 0").kinds == ["error"]
+    assert book.gpu("1 / 0").kinds == ["error"]
+
+
+def test_an_error_that_is_raised_again_shows_where(book: Notebook) -> None:
+    book.gpu("e = ValueError('mine')\nraise e  # first")
+    assert "# again" in book.run("raise e  # again").traceback
+    assert book.ok("vars(e)").result == "{}"
+
+
+def test_tracebacks_have_the_lines_of_other_cells(book: Notebook) -> None:
+    book.ok("def outer(v):\n    return inner(v)  # from a plain cell")
+    book.gpu("def inner(v):\n    return 1 / v  # from a job")
+    for ran in (book.gpu("outer(0)"), book.run("outer(0)")):
+        assert ran.error == ("ZeroDivisionError", "division by zero")
+        assert "# from a plain cell" in ran.traceback
+        assert "# from a job" in ran.traceback
+        assert "In[2]" in ran.traceback
+    shown = book.ok("import inspect\nprint(inspect.getsource(inner))")
+    assert "# from a job" in shown.stream()
+    assert "plain" in book.gpu("import inspect\nprint(inspect.getsource(outer))").stream()
+
+
 def test_line_numbers_are_those_of_the_notebook(book: Notebook) -> None:
     ran = book.gpu("a = 1\nb = a / 0")
     assert "line 3" in ran.traceback
@@ -260,6 +306,56 @@ def test_a_flood_is_bounded_here_and_whole_in_the_log(book: Notebook, client: Lo
     assert "the end" in log
     assert f"99999 {'x' * 60}" in log
     assert len(log) > 6_000_000
+
+
+def test_what_is_shown_and_what_comes_by_itself_are_settings(book: Notebook, home: Home) -> None:
+    home.config.parent.mkdir(parents=True, exist_ok=True)
+    home.config.write_text("cell_text_limit = '2k'\ncell_result_limit = '16M'\n")
+    ran = book.gpu(
+        "for i in range(1000): print(i, 'x' * 10)\nlarge, small = bytearray(17 << 20), 1"
+    )
+    assert "characters of text are not shown here" in ran.stream("stdout")
+    assert ran.stream("stdout").rstrip().endswith("999 xxxxxxxxxx")
+    assert len(ran.stream("stdout")) < 6000
+    assert "large stays in job 1: it is large" in ran.stream("stderr")
+    assert book.ok("small, 'large' in globals()").result == "(1, False)"
+    home.config.write_text("cell_failed_result_limit = '16M'\n")
+    ran = book.gpu("large, small = bytearray(17 << 20), 2\n1 / 0")
+    assert ran.error == ("ZeroDivisionError", "division by zero")
+    assert book.ok("small, 'large' in globals()").result == "(2, False)"
+
+
+def test_a_cell_that_begins_again_shows_only_its_new_attempt(
+    book: Notebook, tmp_path: Path
+) -> None:
+    seen = tmp_path / "seen"
+    publish = book._client.process_message
+
+    def look(msg: dict[str, Any], *rest: Any) -> Any:
+        if msg["msg_type"] == "stream" and "old" in msg["content"]["text"]:
+            seen.touch()
+        return publish(msg, *rest)
+
+    book._client.process_message = look
+    ran = book.gpu(
+        "import os, pathlib, time\n"
+        "first = not pathlib.Path('begun').exists()\n"
+        "print('old' if first else 'new', 'attempt')\n"
+        "display('same')\n"
+        "if first:\n"
+        "    pathlib.Path('begun').touch()\n"
+        f"    while not os.path.exists({str(seen)!r}): time.sleep(0.01)\n"
+        "    runner = open(f'/proc/{os.getppid()}/stat').read().rpartition(')')[2].split()[1]\n"
+        "    os.kill(int(runner), 9)\n"
+        "    time.sleep(600)\n"
+        "made = 'by the new one'",
+        "--restartable",
+    )
+    assert ran.error is None
+    assert ran.stream("stdout") == "new attempt\n"
+    assert [o.data["text/plain"] for o in ran.outputs if "data" in o] == ["'same'"]
+    assert "begun again" in ran.stream("stderr")
+    assert book.ok("made").result == "'by the new one'"
 
 
 def test_interrupt_ends_the_job_as_it_would_plain_code(

@@ -109,9 +109,9 @@ def test_each_cell_has_a_process_of_its_own(
     book: Notebook, home: Home, client: LocalClient
 ) -> None:
     by_spare(book, home)
-    book.ok("%%gpu\nimport builtins, os\nbuiltins.left_behind = 1; one = os.getpid()")
+    book.ok("%%gpu\nimport os, sys\nsys.modules['left_behind'] = os; one = os.getpid()")
     until(lambda: ready(home), what="it is ready again")
-    ran = book.gpu("import builtins, os\ntwo = os.getpid()\nhasattr(builtins, 'left_behind')")
+    ran = book.gpu("import os, sys\ntwo = os.getpid()\n'left_behind' in sys.modules")
     assert ran.result == "False"
     assert book.ok("one != two").result == "True"
     job = newest(client)
@@ -176,6 +176,7 @@ def test_a_cancelled_job_leaves_nothing(
         f"pathlib.Path({str(mark)!r}).touch()\ntime.sleep(600)"
     )
     until(mark.exists, what="it runs")
+    until(lambda: newest(client).process, what="its runner is known")
     job = newest(client)
     folder = str(home.attempt(job.id, job.attempt))
     assert job.process is not None
@@ -195,6 +196,7 @@ def test_a_runner_that_is_killed_leaves_nothing(
         f"%%gpu --bg\nimport pathlib, time\npathlib.Path({str(mark)!r}).touch()\ntime.sleep(600)"
     )
     until(mark.exists, what="it runs")
+    until(lambda: newest(client).process, what="its runner is known")
     job = newest(client)
     folder = str(home.attempt(job.id, job.attempt))
     members = marked("GPUQUEUE_ATTEMPT_DIR", folder)
@@ -351,3 +353,5 @@ def test_figures(home: Home, tmp_path: Path) -> None:
         ran = book.gpu("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.title('two');")
         assert ran.kinds == fresh.kinds == ["display_data"]
         assert ran.outputs[0].data == fresh.outputs[0].data
+        failed = book.gpu("import matplotlib.pyplot as plt\nplt.plot([1, 2])\n1 / 0")
+        assert failed.kinds == ["error", "display_data"], "a figure is shown when the cell is over"

@@ -102,3 +102,60 @@ try:
     await slow("x") / 2
 finally:
     print("finally")
+# %%
+%alias say_hi echo hi %s
+# %%
+%say_hi there
+# %%
+import contextlib, io, inspect
+def in_two(n):
+    if n == 0: raise ValueError("deep")
+    in_two(n - 1)
+# %%
+in_two(2)
+# %%
+print(inspect.getsource(in_two))
+# %%
+def by_text(): return eval("base + n")
+class Shown:
+    def __repr__(self): return str(eval("base"))
+# %%
+by_text(), Shown()
+# %%
+try: raise ExceptionGroup("eg", [ValueError(1), KeyError(2)])
+except* ValueError as g: caught = len(g.exceptions)
+except* KeyError: pass
+caught
+# %%
+try:
+    try: 1 / 0
+    except ZeroDivisionError as e: raise KeyError("k") from e
+except KeyError as e: kept_error = e
+type(kept_error.__cause__).__name__
+# %%
+class Weird(Exception):
+    def __str__(self): return "weird str"
+again = Weird(1, 2); again.add_note("a note")
+raise again
+# %%
+vars(again), again.__notes__
+# %%
+exec("def f(:")
+# %%
+%unknown_magic
+# %%
+class NoRepr:
+    def __repr__(self): raise RuntimeError("repr fails")
+NoRepr()
+# %%
+import matplotlib.pyplot as plt
+plt.plot([1]); raise KeyboardInterrupt("mine")
+# %%
+with contextlib.redirect_stdout(io.StringIO()) as held: print("captured"); display("not captured")
+held.getvalue()
+# %%
+%%script python3
+print("script", 1 + 1)
+# %%
+%%sx
+echo a

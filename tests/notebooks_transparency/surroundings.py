@@ -94,3 +94,35 @@ set_config(assume_finite=True)
 get_config()["assume_finite"]
 # %%
 locale.setlocale(locale.LC_ALL, "C")
+# %%
+class Kept(logging.Handler):
+    def __init__(self): super().__init__(); self.seen = []
+    def emit(self, record): self.seen.append(record.getMessage())
+kept = Kept(); logging.getLogger("mine").addHandler(kept); logging.getLogger("mine").propagate = False
+# %%
+logging.getLogger("mine").warning("one"); len(kept.seen)
+# %%
+logging.getLogger("mine").warning("two"); kept.seen
+# %%
+logging.addLevelName(25, "NOTICE"); logging.captureWarnings(True)
+# %%
+logging.getLevelName(25); warnings.warn("by logging")
+# %%
+logging.captureWarnings(False); logging.getLogger().setLevel(logging.DEBUG)
+warnings.formatwarning = lambda m, *_, **__: f"<<{m}>>\n"
+warnings.warn("formatted")
+# %%
+warnings.warn("formatted again")
+# %%
+out = sys.stdout; ip = get_ipython()
+def say(*words, file=sys.stderr): print(*words, file=file)
+# %%
+say("to stderr"); out.write("to stdout\n"); out is sys.stdout, ip is get_ipython()
+# %%
+os.makedirs("lib", exist_ok=True); open("lib/inlib.py", "w").write("class Thing: pass\n")
+os.chdir("lib")
+sys.path.insert(0, os.getcwd())
+from inlib import Thing
+thing = Thing()
+# %%
+type(thing) is Thing, os.path.basename(os.getcwd())

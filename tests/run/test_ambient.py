@@ -55,6 +55,7 @@ states = pickle.loads(bytes.fromhex(sys.argv[1]))
 assert "numpy" not in sys.modules
 ambient.put(states, imported=["numpy"])
 assert "numpy" not in sys.modules
+assert {n: d for n, d in ambient.take().items() if n in states} == states  # for the next process
 import warnings
 filters = list(warnings.filters)
 import numpy

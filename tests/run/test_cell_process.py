@@ -48,7 +48,8 @@ class Attempt:
     @property
     def outputs(self) -> list[dict[str, Any]]:
         text = (self.folder / "outputs.jsonl").read_text()
-        return [json.loads(line) for line in text.splitlines()]
+        found = [json.loads(line) for line in text.splitlines()]
+        return [output for output in found if output["output_type"] != "over"]
 
     @property
     def text(self) -> str:
@@ -105,6 +106,18 @@ def test_an_exception(start: Start) -> None:
     assert isinstance(cell.values["<error>"], ValueError)
     assert [o["output_type"] for o in cell.outputs] == ["stream", "error"]
     assert cell.log.read_text().startswith("x\n----")
+
+
+def test_what_comes_after_an_exception_is_marked(start: Start) -> None:
+    cell = start(
+        "get_ipython().run_cell('1 / 0')\n"
+        "get_ipython().events.register('post_execute', lambda: display('later'))\n"
+        "print('x')\nraise KeyError('k')"
+    )
+    assert cell.end() == 1
+    lines = (cell.folder / "outputs.jsonl").read_text().splitlines()
+    kinds = [json.loads(line)["output_type"] for line in lines]
+    assert kinds == ["error", "stream", "error", "over", "display_data"]
 
 
 def test_interrupted_while_it_runs(start: Start, tmp_path: Path) -> None:
