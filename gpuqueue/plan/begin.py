@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Sequence
 
-from gpuqueue.model import Placement
+from gpuqueue.model import Job, Placement
 from gpuqueue.plan.ends import expected_end
 from gpuqueue.plan.lanes import Lanes
 from gpuqueue.plan.timeline import Shaky, Timeline
 from gpuqueue.plan.types import Snapshot
 
-__all__ = ["begun"]
+__all__ = ["begun", "join"]
 
 
-def begun(snapshot: Snapshot, lanes: Lanes, now: float) -> Timeline:
+def begun(snapshot: Snapshot, lanes: Lanes, now: float, absent: Collection[int] = ()) -> Timeline:
     """The machine with what runs now, each job until its expected end.
 
     A job past its estimate is taken to need a quarter of what it has run once more, a minute
-    at least; one of unknown run time stays out of sight. Both are *shaky* ends.
+    at least; one of unknown run time stays out of sight. Both are *shaky* ends. ``absent`` are
+    ids of jobs that are left out.
     """
     held = []
     shaky: list[Shaky] = []
     totals: dict[int, int] = {}
     for job in snapshot.running:
+        if job.id in absent:
+            continue
         end, sure = expected_end(snapshot, job, now)
         parts = lanes.held(job)
         take = 0
@@ -31,12 +35,7 @@ def begun(snapshot: Snapshot, lanes: Lanes, now: float) -> Timeline:
             totals[shift] = totals.get(shift, 0) + amount
         held.append((end, take, parts))
         if not sure:
-            placement = job.placement or Placement()
-            guards = 0
-            for grant in placement.grants:
-                lane = lanes.by_uuid.get(grant.gpu)
-                guards |= lane.guard if lane else 0
-            shaky.append(Shaky(end, guards, placement.slots))
+            shaky.append(_shaky(lanes, job, end))
     held.sort(key=lambda each: each[0])
     full = lanes.full
     over = any(
@@ -59,6 +58,42 @@ def begun(snapshot: Snapshot, lanes: Lanes, now: float) -> Timeline:
     timeline = Timeline(lanes, times, free)
     timeline.shaky = shaky
     return timeline
+
+
+def join(timeline: Timeline, snapshot: Snapshot, jobs: Iterable[Job], now: float) -> None:
+    """Add running jobs that yield to what is reserved: each until its end, or until it must go.
+
+    Whoever comes first is kept where two of them are in each other's way.
+    """
+    lanes, times, free = timeline.lanes, timeline.times, timeline.free
+    guards = lanes.guards
+    for job in jobs:
+        end, sure = expected_end(snapshot, job, now)
+        parts = lanes.held(job)
+        take = sum(amount << shift for shift, _, amount in parts)
+        upto = bisect_left(times, end)
+        if upto == len(times) or times[upto] != end:
+            times.insert(upto, end)
+            free.insert(upto, free[upto - 1])
+        for step in range(upto):
+            left = free[step] - take
+            if left & guards != guards:
+                if not step:
+                    free[0] = lanes.clamped(free[0], parts)
+                break
+            free[step] = left
+        else:
+            if not sure:
+                timeline.shaky.append(_shaky(lanes, job, end))
+
+
+def _shaky(lanes: Lanes, job: Job, end: float) -> Shaky:
+    placement = job.placement or Placement()
+    guards = 0
+    for grant in placement.grants:
+        lane = lanes.by_uuid.get(grant.gpu)
+        guards |= lane.guard if lane else 0
+    return Shaky(end, guards, placement.slots)
 
 
 def _fill_clamped(

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 from math import inf
 from types import MappingProxyType
 
 from gpuqueue.model import Job
-from gpuqueue.plan.begin import begun
-from gpuqueue.plan.doubt import eased
+from gpuqueue.plan.band import Band
+from gpuqueue.plan.begin import begun, join
 from gpuqueue.plan.ends import UNKNOWN, length_of
-from gpuqueue.plan.evict import evictions
+from gpuqueue.plan.evict import Rooms, avoid, dearest_first, yields
 from gpuqueue.plan.explain import explain
 from gpuqueue.plan.items import Item
 from gpuqueue.plan.lanes import Form, Forms, Lanes
 from gpuqueue.plan.queue import fairly, in_order, sift
-from gpuqueue.plan.reorder import Order, reordered
+from gpuqueue.plan.reorder import Order
 from gpuqueue.plan.timeline import Laid, Timeline
 from gpuqueue.plan.types import Drop, Evict, Promise, Snapshot, Start, Wait
 
@@ -45,12 +46,16 @@ class Decision:
         self.items: list[Item] = []
         self.behind: Sequence[Job] = ()
         self._take_head()
-        self.promises: list[Promise] = []
-        self.order: Order | None = None
-        self.starts: list[tuple[Job, Form, int]] = []
-        self.unreserved: set[int] = set()
         self.doubtful = snapshot.policy.backfill and any(item.loose for item in self.items)
-        if self._lacks_promise() or self._could_start():
+        self.promises: list[Promise] = []
+        self.starts: list[tuple[Job, Form, int]] = []
+        self.evictions: list[Evict] = []
+        self.bands: list[Band] = []
+        self.decided = False
+        yielding = [job for job in snapshot.running if yields(job)]
+        if yielding or any(item.job.request.preemptible for item in self.items):
+            self._decide_by_band(yielding)
+        elif self._lacks_promise() or self._could_start():
             self._decide()
 
     def _take_head(self) -> None:
@@ -98,66 +103,96 @@ class Decision:
         return False
 
     def _decide(self) -> None:
-        laid = self.laid_in_order
-        self._promise(laid)
-        self.order = reordered(self, laid)
-        if self.doubtful:
-            self.order, reserved = eased(self, self.order)
-            timeline = reserved.timeline
+        band = self.whole
+        self.decided = True
+        self.promises = band.promise()
+        band.settle()
+        self.starts = [(item.job, item.form, marks) for item, marks in band.due]
+        self._finish(band.timeline)
+
+    def _decide_by_band(self, yielding: Sequence[Job]) -> None:
+        """Lay out the jobs of each priority as if those were not there that yield to them."""
+        snapshot, now = self.snapshot, self.now
+        self.decided = True
+        ranks = {job.request.priority for job in yielding}
+        ranks |= {i.job.request.priority for i in self.items if i.job.request.preemptible}
+        rooms = Rooms(self)
+        timeline: Timeline | None = None
+        after = now
+        hidden = yielding
+        for _, group in groupby(self.items, lambda i: sum(rank < i.priority for rank in ranks)):
+            items = list(group)
+            there = [job for job in hidden if job.request.priority >= items[0].priority]
+            hidden = [job for job in hidden if job.request.priority < items[0].priority]
+            if timeline is None:
+                timeline = begun(snapshot, self.lanes, now, {job.id for job in hidden})
+            else:
+                kept = [job for job in there if job.id not in rooms.gone]
+                join(timeline, snapshot, dearest_first(snapshot, kept, now), now)
+            avoid(snapshot, self.lanes, hidden, now)
+            band = Band(self, items, timeline.copy(), after)
+            self.bands.append(band)
+            self.promises += band.promise()
+            band.settle()
+            for item, marks in band.due:
+                if rooms.enter(item, marks):
+                    self.starts.append((item.job, item.form, marks))
+            timeline = band.timeline.copy()
+            after = max([after, *(at for at in band.order.laid.starts if at < inf)])
+        self.evictions = rooms.stops
+        avoid(snapshot, self.lanes, (), now)
+        if timeline is None:
+            timeline = self.base.copy()
         else:
-            self._start_those_due(self.order)
-            timeline = self.order.laid.timeline
+            kept = [job for job in hidden if job.id not in rooms.gone]
+            join(timeline, snapshot, dearest_first(snapshot, kept, now), now)
+        self._finish(timeline)
+
+    def _finish(self, timeline: Timeline) -> None:
         if self.behind and self.snapshot.policy.backfill:
             self._fill(timeline)
         starting = {job.id for job, _, _ in self.starts}
         self.promises = [each for each in self.promises if each.job not in starting]
 
-    def _start_those_due(self, order: Order) -> None:
-        laid = order.laid
-        found = []
-        for item, start, marks in zip(order.items, laid.starts, laid.marks, strict=True):
-            if start <= self.now:
-                found.append((item.order, item.job, item.form, marks))
-        found.sort(key=lambda each: each[0])
-        self.starts = [each[1:] for each in found]
-
-    def withhold(self, job_id: int) -> None:
-        """Start nobody behind this job, for which room is being made."""
-        places = {item.job.id: item.order for item in self.items}
-        first = places[job_id]
-        self.starts = [each for each in self.starts if places.get(each[0].id, inf) < first]
+    @cached_property
+    def whole(self) -> Band:
+        """All items as one band, where nobody yields to anybody."""
+        band = Band(self, self.items, self.base, self.now)
+        self.bands.append(band)
+        return band
 
     @cached_property
-    def laid_in_order(self) -> Laid:
-        """The items laid out in the queue's own order."""
-        return self.base.copy().lay(self.items, strict=not self.snapshot.policy.backfill)
+    def order(self) -> Order:
+        """The items in the order that was decided on, and where it puts them."""
+        bands = self.bands or [self.whole]
+        if len(bands) == 1:
+            return bands[0].order
+        laid = Laid(
+            bands[-1].order.laid.timeline,
+            [at for band in bands for at in band.order.laid.starts],
+            [marks for band in bands for marks in band.order.laid.marks],
+        )
+        return Order([item for band in bands for item in band.order.items], laid)
 
-    @cached_property
+    @property
     def laid(self) -> Laid:
         """The items laid out as decided; the order is ``items`` of the decision's ``order``."""
-        if self.order is None:
-            self.order = Order(self.items, self.laid_in_order)
         return self.order.laid
+
+    @property
+    def unreserved(self) -> set[int]:
+        """Ids of the jobs without a reservation, as their run times are too doubtful."""
+        return {id_ for band in self.bands for id_ in band.unreserved}
 
     @cached_property
     def expected(self) -> dict[int, float]:
         """Expected starts by id, of the jobs that have a reservation."""
-        laid = self.laid
-        assert self.order is not None
         horizon = self.now + UNKNOWN
         return {
             item.job.id: start
-            for item, start in zip(self.order.items, laid.starts, strict=True)
+            for item, start in zip(self.order.items, self.laid.starts, strict=True)
             if start < horizon
         }
-
-    def _promise(self, laid: Laid) -> None:
-        slack = self.snapshot.policy.reorder_slack
-        for item, start in zip(self.items, laid.starts, strict=True):
-            if item.latest == inf and start < self.now + UNKNOWN:
-                length = 0.0 if item.length >= UNKNOWN else item.length
-                item.latest = start + max(slack, length / 2) if slack else start
-                self.promises.append(Promise(item.job.id, start, item.latest))
 
     def _fill(self, timeline: Timeline) -> None:
         """Start jobs from behind those with a reservation where they touch none."""
@@ -242,11 +277,9 @@ def plan(snapshot: Snapshot, now: float) -> Plan:
     can never run, holds nothing up.
     """
     decision = Decision(snapshot, now)
-    stops = tuple(evictions(decision))
-    if stops:
-        decision.withhold(stops[0].for_job)
     starts = tuple(
         Start(job.id, decision.lanes.placement(form, marks)) for job, form, marks in decision.starts
     )
     drops, promises = tuple(decision.drops), tuple(decision.promises)
+    stops = tuple(decision.evictions)
     return Plan(starts, drops, promises, stops, snapshot, now, decision)

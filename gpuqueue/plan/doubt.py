@@ -14,43 +14,43 @@ from gpuqueue.plan.reorder import Order
 from gpuqueue.plan.timeline import Laid
 
 if TYPE_CHECKING:
-    from gpuqueue.plan.decide import Decision
+    from gpuqueue.plan.band import Band
 
 __all__ = ["eased"]
 
 
-def eased(decision: Decision, order: Order) -> tuple[Order, Laid]:
+def eased(band: Band, order: Order) -> tuple[Order, Laid]:
     """Start what touches none of the fewer reservations, beside what was moved ahead.
 
     Returns the order with all that starts now in front of it, and what is reserved. Where the
     others are expected is worked out when somebody looks.
     """
     items = order.items
-    reserved = decision.base.copy().lay(items, eased=True)
+    reserved = band.base.copy().lay(items, eased=True)
     begun = [
         (item, marks)
         for item, start, marks in zip(items, reserved.starts, reserved.marks, strict=True)
-        if start <= decision.now
+        if start <= band.now
     ]
     begun.sort(key=lambda each: each[0].order)
     first = {item.job.id for item, _ in begun}
     waiting = sorted(
         (item for item in items if item.job.id not in first), key=lambda item: item.order
     )
-    decision.unreserved = {
+    band.unreserved = {
         item.job.id
         for item, start in zip(items, reserved.starts, strict=True)
         if start == inf and item.loose
     }
 
     def lay() -> Laid:
-        timeline = decision.base.copy()
+        timeline = band.base.copy()
         for item, marks in begun:
-            timeline.book(item, decision.now, marks)
+            timeline.book(item, band.now, marks)
         laid = timeline.lay(waiting)
-        laid.starts[:0] = [decision.now] * len(begun)
+        laid.starts[:0] = [band.now] * len(begun)
         laid.marks[:0] = [marks for _, marks in begun]
         return laid
 
-    decision.starts = [(item.job, item.form, marks) for item, marks in begun]
+    band.due = begun
     return Order([*(item for item, _ in begun), *waiting], lay), reserved

@@ -1,128 +1,172 @@
-"""Which running jobs have to make room for one of higher priority.
+"""Preemptible jobs, and which of them have to make room.
 
-Only preemptible jobs of lower priority, as few as do, and of those the ones of lowest priority
-that lose least. A job for which room is being made already, or will be by itself within
-``_PATIENCE``, costs nobody anything.
+Those of higher priority are laid out as if the jobs that yield to them were not there, so that they
+start when they would without them. Only for what is to start at this moment are jobs stopped: on
+the GPUs that it was given, which are those where least is lost, as few as do, and of those the ones
+of lowest priority that lose least. A job for which room is being made already, or will be by
+itself within ``_PATIENCE``, costs nobody anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
-from gpuqueue.model import Job, JobState
-from gpuqueue.plan.begin import begun
+from gpuqueue.model import Job, JobState, Placement
+from gpuqueue.plan.ends import end_of
 from gpuqueue.plan.items import Item
-from gpuqueue.plan.types import Evict
+from gpuqueue.plan.lanes import Lanes
+from gpuqueue.plan.types import Evict, Snapshot
 
 if TYPE_CHECKING:
     from gpuqueue.plan.decide import Decision
-    from gpuqueue.plan.lanes import Form
 
-__all__ = ["evictions"]
+__all__ = ["STOPS", "Rooms", "avoid", "dearest_first", "yields"]
 
+STOPS = 4
+"""How many times a job may have been started before it was last, to be stopped for another.
+
+One that was put back so often is left to end: without this a long job that saves nothing might
+never end on a busy machine.
+"""
 _PATIENCE = 60.0
 """Seconds that a job waits for others to end by themselves rather than have them stopped."""
-_MOST = 16
-"""For how many waiting jobs room is looked for in one decision."""
+
+_NOWHERE = Placement()
+_Parts = list[tuple[int, int, int]]
 
 
-def evictions(decision: Decision) -> list[Evict]:
-    """Whom to stop for whom, in queue order of the latter.
-
-    What starts at this moment behind the first of them is left out of account: it is not to start.
-    """
-    candidates = _candidates(decision)
-    if not candidates:
-        return []
-    lowest = min(job.request.priority for job in candidates)
-    started = {job.id for job, _, _ in decision.starts}
-    found: list[Evict] = []
-    gone: set[int] = set()
-    ahead: list[Item] = []
-    stuck: dict[Form, float] = {}
-    tried = 0
-    for item in decision.items:
-        if item.job.id in started:
-            ahead.append(item)
-            continue
-        if item.priority <= lowest or tried == _MOST:
-            break
-        if item.length >= stuck.get(item.form, inf):
-            ahead.append(item)
-            continue
-        tried += 1
-        victims = _Room(decision, ahead, item, gone).victims(
-            [job for job in candidates if job.request.priority < item.priority]
-        )
-        if victims:
-            candidates = [job for job in candidates if job not in victims]
-            gone |= {job.id for job in victims}
-            found += [Evict(job.id, item.job.id) for job in victims]
-        else:
-            stuck[item.form] = item.length
-        ahead.append(item)
-    return found
+def yields(job: Job) -> bool:
+    """Whether a running job makes room for those of higher priority, or is doing so."""
+    if job.state is JobState.EVICTING:
+        return job.request.preemptible
+    return job.request.preemptible and job.state is JobState.RUNNING and job.attempt <= STOPS
 
 
-def _candidates(decision: Decision) -> list[Job]:
-    """Running jobs that may be stopped, those that are to go first in front."""
-    now = decision.now
+def _loss(snapshot: Snapshot, job: Job, now: float) -> float:
+    """GPU seconds that are lost if a job is stopped now."""
+    if job.state is JobState.EVICTING:
+        return 0.0
+    ran = now - (now if job.started is None else job.started)
+    every = snapshot.policy.checkpoint
+    lost = ran % every if every else ran
+    return lost * max(1, len(job.placement.grants) if job.placement else 0)
+
+
+def dearest_first(snapshot: Snapshot, jobs: Iterable[Job], now: float) -> list[Job]:
+    """Jobs in the order in which they are spared."""
 
     def cost(job: Job) -> tuple[int, float, float, int]:
-        ran = now - (now if job.started is None else job.started)
-        every = decision.snapshot.policy.checkpoint
-        lost = ran % every if every else ran
-        gpus = len(job.placement.grants) if job.placement else 0
-        return job.request.priority, lost * max(1, gpus), -(job.started or 0.0), job.id
+        return job.request.priority, _loss(snapshot, job, now), -(job.started or 0.0), job.id
 
-    running = decision.snapshot.running
-    return sorted(
-        (job for job in running if job.request.preemptible and job.state is JobState.RUNNING),
-        key=cost,
-    )
+    return sorted(jobs, key=cost, reverse=True)
 
 
-class _Room:
-    """Whether a job could start at once if some running jobs were not there."""
+def avoid(snapshot: Snapshot, lanes: Lanes, jobs: Iterable[Job], now: float) -> None:
+    """Have the GPUs chosen last on which these jobs would lose most."""
+    dear: dict[int, tuple[float, float]] = {}
+    for job in jobs:
+        for grant in job.placement.grants if job.placement else ():
+            lane = lanes.by_uuid.get(grant.gpu)
+            if lane is not None:
+                rank, loss = dear.get(lane.number, (-inf, 0.0))
+                rank = max(rank, job.request.priority)
+                dear[lane.number] = rank, loss + _loss(snapshot, job, now)
+    ranks = {pair: number for number, pair in enumerate(sorted(set(dear.values())), 1)}
+    lanes.prefer({number: ranks[pair] for number, pair in dear.items()})
 
-    def __init__(
-        self, decision: Decision, ahead: Sequence[Item], item: Item, gone: set[int]
-    ) -> None:
-        self.decision = decision
-        self.line = [*ahead, item]
-        self.item = item
-        self.gone = gone
 
-    def victims(self, candidates: Sequence[Job]) -> list[Job]:
-        """The jobs to stop; none where that does not help, or is not needed."""
-        if not self._helps(candidates):
-            return []
-        if self._start(self.gone) <= self.decision.now + _PATIENCE:
+class Rooms:
+    """Who of those that are due can start at once, and who is stopped for the others."""
+
+    def __init__(self, decision: Decision) -> None:
+        self.snapshot = decision.snapshot
+        self.lanes = decision.lanes
+        self.now = decision.now
+        self.stops: list[Evict] = []
+        self.gone = {job.id for job in self.snapshot.running if job.state is JobState.EVICTING}
+        self.taken: _Parts = []
+        self.begun: _Parts = []
+        self._candidates = [
+            job
+            for job in reversed(dearest_first(self.snapshot, self.snapshot.running, self.now))
+            if yields(job) and job.state is JobState.RUNNING
+        ]
+
+    def enter(self, item: Item, marks: int) -> bool:
+        """Take in one that is due on these GPUs, in queue order; whether it starts now."""
+        free = self.lanes.clamped(self._level(()), self.begun)
+        parts = self.lanes.parts(item.form, marks)
+        starts = self._fits(item, marks, free)
+        if starts:
+            self.begun += parts
+        elif not self._fits(item, marks, self._left(())) and not self._soon(item):
+            victims = self._victims(item, marks)
+            self.gone |= {job.id for job in victims}
+            self.stops += [Evict(job.id, item.job.id) for job in victims]
+        self.taken += parts
+        return starts
+
+    def _level(self, without: Collection[int]) -> int:
+        """What is free if some of the running jobs were not there."""
+        lanes = self.lanes
+        held = [
+            part
+            for job in self.snapshot.running
+            if job.id not in without
+            for part in lanes.held(job)
+        ]
+        return lanes.clamped(lanes.full | lanes.guards, held)
+
+    def _left(self, victims: Iterable[Job]) -> int:
+        """What is left once those are gone who are asked to, and these, for one more."""
+        gone = self.gone | {job.id for job in victims}
+        return self.lanes.clamped(self._level(gone), self.taken)
+
+    def _fits(self, item: Item, marks: int, free: int) -> bool:
+        if not (free - item.form.test) & self.lanes.slot_guard:
+            return False
+        return self.lanes.fits(item.form, free, first=False) & marks == marks
+
+    def _soon(self, item: Item) -> bool:
+        """Whether there will be room for it, somewhere, without anybody being stopped."""
+        limit = self.now + _PATIENCE
+        ending = [
+            job
+            for job in self.snapshot.running
+            if self.now < end_of(self.snapshot, job, self.now) <= limit
+        ]
+        return bool(ending) and self.lanes.startable(item.form, self._left(ending))
+
+    def _victims(self, item: Item, marks: int) -> list[Job]:
+        """The jobs to stop; none where that does not help."""
+        there = {lane.card.gpu.uuid for lane in self.lanes.chosen(marks)}
+        short = not (self._left(()) - item.form.test) & self.lanes.slot_guard
+        candidates = [
+            job
+            for job in self._candidates
+            if job.request.priority < item.priority
+            and job.id not in self.gone
+            and (short or any(uuid in there for uuid in (job.placement or _NOWHERE).gpus))
+        ]
+
+        def helps(victims: Sequence[Job]) -> bool:
+            return self._fits(item, marks, self._left(victims))
+
+        if not helps(candidates):
             return []
         for job in candidates:
-            if self._helps([job]):
+            if helps([job]):
                 return [job]
         chosen: list[Job] = []
         for job in candidates:
             chosen.append(job)
-            if self._helps(chosen):
+            if helps(chosen):
                 break
         # spare whom it can be done without, the dearest first
         for job in reversed(chosen[:-1]):
             rest = [other for other in chosen if other is not job]
-            if self._helps(rest):
+            if helps(rest):
                 chosen = rest
         return chosen
-
-    def _helps(self, victims: Sequence[Job]) -> bool:
-        return self._start(self.gone | {job.id for job in victims}) <= self.decision.now
-
-    def _start(self, without: set[int]) -> float:
-        decision = self.decision
-        snapshot = decision.snapshot
-        left = tuple(job for job in snapshot.running if job.id not in without)
-        timeline = begun(replace(snapshot, running=left), decision.lanes, decision.now)
-        return timeline.lay(self.line).starts[-1]

@@ -58,17 +58,17 @@ def explain(decision: Decision) -> dict[int, Wait]:
     if snapshot.policy.fair_share:
         queue = fairly(queue, snapshot, len(decision.items))
     laid = decision.laid
-    assert decision.order is not None
     board = Board(snapshot, now)
     started = {}
     for job, form, marks in decision.starts:
         placement = decision.lanes.placement(form, marks)
         started[job.id] = placement
         board.take(job, placement, now + length_of(snapshot, job))
+    unreserved = decision.unreserved
     reserved = [
         _Reservation(item, start, start + item.length, marks)
         for item, start, marks in zip(decision.order.items, laid.starts, laid.marks, strict=True)
-        if now < start < inf and item.job.id not in decision.unreserved
+        if start < inf and item.job.id not in started and item.job.id not in unreserved
     ]
     ranks = {item.job.id: rank for rank, item in enumerate(decision.order.items)}
     names = Names({job.id: job for job in (*snapshot.waiting, *snapshot.running)}, now)
@@ -97,21 +97,20 @@ def explain(decision: Decision) -> dict[int, Wait]:
 
 def _give_hints(scene: _Scene, waits: dict[int, Wait]) -> None:
     decision = scene.decision
-    assert decision.order is not None
-    laid = decision.laid
-    timeline = decision.base.copy()
     told = 0
-    for item, start, marks in zip(decision.order.items, laid.starts, laid.marks, strict=True):
-        wait = waits[item.job.id]
-        if wait.reason in _HINTED_REASONS:
-            told += 1
-            if told > HINTED:
-                break
-            hint = hint_for(decision, timeline, item, scene.board)
-            if hint:
-                waits[item.job.id] = replace(wait, hint=hint)
-        if start < inf:
-            timeline.book(item, start, marks)
+    for band in decision.bands:
+        laid, timeline = band.order.laid, band.base.copy()
+        for item, start, marks in zip(band.order.items, laid.starts, laid.marks, strict=True):
+            wait = waits[item.job.id]
+            if wait.reason in _HINTED_REASONS:
+                told += 1
+                if told > HINTED:
+                    return
+                hint = hint_for(decision, timeline, item, scene.board)
+                if hint:
+                    waits[item.job.id] = replace(wait, hint=hint)
+            if start < inf:
+                timeline.book(item, start, marks)
 
 
 _HINTED_REASONS = {WaitReason.GPU, WaitReason.MEMORY, WaitReason.RESERVATION}

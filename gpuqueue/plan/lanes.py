@@ -17,7 +17,7 @@ Above the lanes is one field of slots.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from gpuqueue.model import WHOLE, Grant, Job, Placement, Preset, Request
@@ -152,11 +152,19 @@ class Lanes:
         self.full |= slots << self.slot_shift
         self.by_uuid = {lane.card.gpu.uuid: lane for lane in self.lanes}
         self.memory_mask = (1 << memory_bits) - 1
-        # whole jobs leave the shared GPU for last
-        self.wholes = sorted(self.lanes, key=lambda lane: (lane.shared, lane.room))
+        self.wholes: list[Lane] = []
+        self.dear: Mapping[int, int] = {}
+        self.prefer({})
         self._memory_bits = memory_bits
         empty = sum(FULL << lane.room for lane in self.lanes)
         self.empty = empty + sum(_KIND << lane.light for lane in self.lanes if self.kinds)
+
+    def prefer(self, dear: Mapping[int, int]) -> None:
+        """Of GPUs that do as well, choose those first whose number has the lowest rank here."""
+        self.dear = dear
+        self.wholes = sorted(
+            self.lanes, key=lambda lane: (dear.get(lane.number, 0), lane.shared, lane.room)
+        )
 
     def bits_at(self, shift: int) -> int:
         """Width of the field that begins at a shift."""
@@ -241,6 +249,17 @@ class Lanes:
             if self.kinds:
                 parts.append((lane.light if light else lane.other, _KIND_BITS, 1))
         return parts
+
+    def parts(self, form: Form, marks: int) -> list[tuple[int, int, int]]:
+        """What a form takes on these GPUs, field by field as ``held`` has it."""
+        fields = [(self.slot_shift, self.slot_bits)]
+        take = form.takes[-1]
+        for lane in self.chosen(marks):
+            take += form.takes[lane.number]
+            fields += [(lane.room, _ROOM_BITS), (lane.memory, self._memory_bits)]
+            if self.kinds:
+                fields += [(lane.light, _KIND_BITS), (lane.other, _KIND_BITS)]
+        return [(shift, bits, take >> shift & (1 << bits) - 1) for shift, bits in fields]
 
     def clamped(self, free: int, parts: Iterable[tuple[int, int, int]]) -> int:
         """``free`` less the parts, each field at zero at the least."""

@@ -18,7 +18,7 @@ from gpuqueue.plan.items import Item, Stake
 from gpuqueue.plan.timeline import Laid
 
 if TYPE_CHECKING:
-    from gpuqueue.plan.decide import Decision
+    from gpuqueue.plan.band import Band
     from gpuqueue.plan.lanes import Form
 
 __all__ = ["Order", "reordered"]
@@ -65,26 +65,26 @@ class Order:
         return self._laid() if callable(self._laid) else self._laid
 
 
-def reordered(decision: Decision, laid: Laid) -> Order:
+def reordered(band: Band, laid: Laid) -> Order:
     """The best order found, starting from the queue's own, whose layout is ``laid``."""
-    policy = decision.snapshot.policy
+    policy = band.snapshot.policy
     if not policy.reorder_slack or not policy.backfill:
-        return Order(decision.items, laid)
-    return _Search(decision, laid).run()
+        return Order(band.items, laid)
+    return _Search(band, laid).run()
 
 
 class _Search:
-    def __init__(self, decision: Decision, laid: Laid) -> None:
-        self.lanes = decision.lanes
-        self.now = decision.now
-        self.horizon = decision.now + UNKNOWN
-        self.base = decision.base
+    def __init__(self, band: Band, laid: Laid) -> None:
+        self.lanes = band.lanes
+        self.now = band.now
+        self.horizon = band.now + UNKNOWN
+        self.base = band.base
         self.ahead: list[Item] = []
-        self.rest = list(decision.items)
+        self.rest = list(band.items)
         self.laid = laid
         self.starts = laid.starts
-        self.weights = _weights(decision.items)
-        self.price = _price(decision)
+        self.weights = _weights(band.items)
+        self.price = _price(band)
         waiting = len(self.rest)
         self.effort = min(_EFFORT, _CROWDED // max(1, waiting))
         if waiting > _DEEP:
@@ -171,15 +171,15 @@ class _Search:
         return trial
 
 
-def _price(decision: Decision) -> float:
+def _price(band: Band) -> float:
     """What a second of others' waiting costs here: the more, the longer the backlog lasts.
 
     Where run times are only learned the whole price is asked: what is saved is a guess.
     """
-    if decision.doubtful or not decision.lanes.lanes:
+    if band.doubtful or not band.lanes.lanes:
         return _PRICE
-    work = sum(_area(item) for item in decision.items)
-    lasts = work / (WHOLE * len(decision.lanes.lanes))
+    work = sum(_area(item) for item in band.items)
+    lasts = work / (WHOLE * len(band.lanes.lanes))
     return 1.0 + (_PRICE - 1.0) * min(1.0, lasts / _BACKLOG)
 
 

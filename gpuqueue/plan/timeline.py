@@ -75,12 +75,13 @@ class Timeline:
         *,
         strict: bool = False,
         eased: bool = False,
+        after: float = 0.0,
     ) -> Laid:
         """Place each item in turn at its earliest hole, and reserve it.
 
         With a ``stake`` it ends short, the timeline spoilt, as soon as that is lost. ``strict``
-        lets none start before one ahead of it. ``eased``: once one has to wait, loose items
-        behind it start now or are left out, with an infinite start.
+        lets none start before one ahead of it, nor before ``after``. ``eased``: once one
+        has to wait, loose items behind it start now or are left out, with an infinite start.
         """
         lanes = self.lanes
         slowly = lanes.closed or lanes.kinds
@@ -88,7 +89,7 @@ class Timeline:
         find_one = self._find_slowly if slowly else self._find_one
         times = self.times
         now = times[0]
-        last = now
+        last = max(now, after) if strict else now
         floors = self.floors
         floors.clear()
         starts: list[float] = []
@@ -351,19 +352,24 @@ class Timeline:
             mask = more - (more >> 22)
             least ^= (least ^ other) & mask
         by_company = not form.need.compute
+        dear = lanes.dear
         ranked = []
         for number, lane in enumerate(lanes.lanes):
             if marks & lane.guard:
                 room = least >> lane.room & _ROOM
                 if by_company:
                     memory = free[at] >> lane.memory & lanes.memory_mask
-                    ranked.append((room, memory, lane.shared, number, lane.guard))
+                    ranked.append(
+                        (room, memory, dear.get(number, 0), lane.shared, number, lane.guard)
+                    )
                 else:
-                    ranked.append((room // COMPANY, 0, lane.shared, number, lane.guard))
+                    ranked.append(
+                        (room // COMPANY, 0, dear.get(number, 0), lane.shared, number, lane.guard)
+                    )
         ranked.sort()
         chosen = 0
         for each in ranked[: form.gpus]:
-            chosen |= each[4]
+            chosen |= each[-1]
         return chosen
 
     def _hold(self, item: Item, at: float, marks: int, credited: set[int]) -> list[tuple[int, int]]:
