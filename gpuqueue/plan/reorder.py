@@ -123,17 +123,19 @@ class _Search:
         found = []
         seen: set[tuple[Form, float, int]] = set()
         for place, item in enumerate(self.rest):
+            form = item.form
+            kind = (form, item.length, item.priority)
+            if self.starts[place] <= self.now:
+                seen.add(kind)
             # a job whose end nobody knows is not short, one whose start nobody knows gains nothing
             if not self.now < self.starts[place] < self.horizon or not item.movable:
                 continue
-            form = item.form
             fits = room.get(form)
             if fits is None:
                 fits = room[form] = self.lanes.startable(form, free)
             if not fits:
                 continue
             # equal jobs keep their order
-            kind = (form, item.length, item.priority)
             if kind not in seen:
                 seen.add(kind)
                 found.append((item.length, place))
