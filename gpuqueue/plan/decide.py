@@ -52,11 +52,20 @@ class Decision:
         self.evictions: list[Evict] = []
         self.bands: list[Band] = []
         self.decided = False
-        yielding = [job for job in snapshot.running if yields(job)]
+        yielding = [
+            job
+            for job in snapshot.running
+            if job.request.preemptible and yields(snapshot, job, now, self._widest(job))
+        ]
         if yielding or any(item.job.request.preemptible for item in self.items):
             self._decide_by_band(yielding)
         elif self._lacks_promise() or self._could_start():
             self._decide()
+
+    def _widest(self, job: Job) -> int:
+        """The most GPUs that a waiting job of higher priority asks for."""
+        rank = job.request.priority
+        return max((item.form.gpus for item in self.items if item.priority > rank), default=0)
 
     def _take_head(self) -> None:
         snapshot, forms, lanes = self.snapshot, self.forms, self.lanes
@@ -273,8 +282,9 @@ def plan(snapshot: Snapshot, now: float) -> Plan:
 
     Jobs are taken by ``Job.order``. Each of the first ``DEPTH`` has a reservation, and no job
     behind it may touch that (``gpuqueue.plan.timeline``); short work goes ahead of long work within
-    the promises (``gpuqueue.plan.reorder``). A job that waits for its parents, or that this machine
-    can never run, holds nothing up.
+    the promises (``gpuqueue.plan.reorder``), and preemptible jobs make room
+    (``gpuqueue.plan.evict``).
+    A job that waits for its parents, or that this machine can never run, holds nothing up.
     """
     decision = Decision(snapshot, now)
     starts = tuple(

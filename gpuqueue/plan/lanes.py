@@ -44,7 +44,7 @@ class Form:
         As ``need_of`` and ``never_fits`` tell.
     """
 
-    __slots__ = ("able", "count", "gpus", "need", "never", "takes", "test", "whole")
+    __slots__ = ("able", "count", "gpus", "need", "never", "takes", "taking", "test", "whole")
 
     def __init__(self, need: Need, never: str | None) -> None:
         self.need = need
@@ -55,6 +55,7 @@ class Form:
         self.able = 0
         self.test = 0
         self.takes: tuple[int, ...] = ()
+        self.taking: dict[int, int] = {}
 
 
 class Forms:
@@ -250,12 +251,15 @@ class Lanes:
                 parts.append((lane.light if light else lane.other, _KIND_BITS, 1))
         return parts
 
+    def taking(self, form: Form, marks: int) -> int:
+        """What a form takes on these GPUs, all in one."""
+        return form.takes[-1] + sum(form.takes[lane.number] for lane in self.chosen(marks))
+
     def parts(self, form: Form, marks: int) -> list[tuple[int, int, int]]:
         """What a form takes on these GPUs, field by field as ``held`` has it."""
         fields = [(self.slot_shift, self.slot_bits)]
-        take = form.takes[-1]
+        take = self.taking(form, marks)
         for lane in self.chosen(marks):
-            take += form.takes[lane.number]
             fields += [(lane.room, _ROOM_BITS), (lane.memory, self._memory_bits)]
             if self.kinds:
                 fields += [(lane.light, _KIND_BITS), (lane.other, _KIND_BITS)]

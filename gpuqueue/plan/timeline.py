@@ -209,9 +209,20 @@ class Timeline:
             if both:
                 common = both
             elif not marks:
-                common = able
-                at = step + 1
-                begun = times[at] if at < count else inf
+                # on to the next step that has room; what was before it is of no use any more
+                step += 1
+                for now_free in islice(free, step, None):
+                    found = now_free - test
+                    marks = found & found >> fold & able
+                    if marks and found & slot_guard:
+                        break
+                    step += 1
+                if step == count:
+                    return inf, 0
+                first = at = step
+                begun = times[at]
+                common = marks
+                fits.clear()
             else:
                 common = marks
                 back = step
@@ -225,11 +236,7 @@ class Timeline:
                 begun = times[at]
             fits.append(marks)
             step += 1
-            if step == count:
-                if at == step:
-                    return inf, 0
-                break
-            if times[step] - begun >= length:
+            if step == count or times[step] - begun >= length:
                 break
         return self._reserve(form, length, at, common)
 
@@ -321,12 +328,14 @@ class Timeline:
             free.insert(upto, free[upto - 1])
         if marks.bit_count() > form.gpus:
             marks = self._best(form, at, upto, marks)
-        take = form.takes[-1]
-        for lane, part in zip(self.lanes.lanes, form.takes, strict=False):
-            if marks & lane.guard:
-                take += part
-        for step in range(at, upto):
-            free[step] -= take
+        take = form.taking.get(marks)
+        if take is None:
+            take = form.taking[marks] = self.lanes.taking(form, marks)
+        if upto - at < 4:
+            for step in range(at, upto):
+                free[step] -= take
+        else:
+            free[at:upto] = [level - take for level in free[at:upto]]
         return start, marks
 
     def _best(self, form: Form, at: int, upto: int, marks: int) -> int:

@@ -27,15 +27,18 @@ def test_the_newest_of_lowest_priority_goes() -> None:
     assert found.starts == ()
 
 
-def test_as_few_as_do() -> None:
-    running = [
+def test_as_few_as_do_where_least_is_lost() -> None:
+    shared = [
         run(job(i, share=250, eta=DAY, preemptible=True), 0, compute=250, memory=6 * G,
             whole=False, started=NOW - i) for i in (1, 2, 3, 4)
     ]  # fmt: skip
-    running.append(_loose(5, 1, 5000))
     waiting = [job(9, eta=60.0, priority=1)]
-    found = plan(machine(2, waiting, running, policy(20, None)), NOW)
-    assert found.evictions == (Evict(5, 9),)
+    for ran, victims in ((5000, {1, 2, 3, 4}), (8, {5})):
+        found = plan(machine(2, waiting, [*shared, _loose(5, 1, ran)], policy(20, None)), NOW)
+        assert {stop.job for stop in found.evictions} == victims
+    half = [job(9, eta=60.0, priority=1, share=500, memory=12 * G)]
+    found = plan(machine(1, half, shared, policy(20, None)), NOW)
+    assert found.evictions == (Evict(1, 9), Evict(2, 9))
 
 
 def test_what_was_saved_at_a_checkpoint_is_not_lost() -> None:
