@@ -22,9 +22,9 @@ from gpuqueue.plan.types import Evict, Snapshot
 if TYPE_CHECKING:
     from gpuqueue.plan.decide import Decision
 
-__all__ = ["STOPS", "Rooms", "avoid", "dearest_first", "yields"]
+__all__ = ["SPARED", "STOPS", "Rooms", "avoid", "dearest_first", "yields"]
 
-STOPS = 8
+STOPS = 6
 """How many times a job may have been started to be stopped for another; then it is left to end.
 
 Without this a long job that saves nothing might never end on a busy machine. Where work is saved
@@ -75,16 +75,18 @@ def dearest_first(snapshot: Snapshot, jobs: Iterable[Job], now: float) -> list[J
 
 def avoid(snapshot: Snapshot, lanes: Lanes, jobs: Iterable[Job], now: float) -> None:
     """Have the GPUs chosen last on which these jobs would lose most."""
-    dear: dict[int, tuple[float, float]] = {}
+    dear: dict[int, tuple[bool, float, float]] = {}
     for job in jobs:
+        firm = not yields(snapshot, job, now, 1)
         for grant in job.placement.grants if job.placement else ():
             lane = lanes.by_uuid.get(grant.gpu)
             if lane is not None:
-                rank, loss = dear.get(lane.number, (-inf, 0.0))
+                spared, rank, loss = dear.get(lane.number, (False, -inf, 0.0))
                 rank = max(rank, job.request.priority)
-                dear[lane.number] = rank, loss + _loss(snapshot, job, now)
-    ranks = {pair: number for number, pair in enumerate(sorted(set(dear.values())), 1)}
-    lanes.prefer({number: ranks[pair] for number, pair in dear.items()})
+                dear[lane.number] = spared or firm, rank, loss + _loss(snapshot, job, now)
+    ranks = {cost: number for number, cost in enumerate(sorted(set(dear.values())), 1)}
+    barred = min((number for cost, number in ranks.items() if cost[0]), default=inf)
+    lanes.prefer({number: ranks[cost] for number, cost in dear.items()}, barred)
 
 
 class Rooms:

@@ -18,6 +18,7 @@ Above the lanes is one field of slots.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import NamedTuple
 
 from gpuqueue.model import WHOLE, Grant, Job, Placement, Preset, Request
@@ -154,15 +155,19 @@ class Lanes:
         self.by_uuid = {lane.card.gpu.uuid: lane for lane in self.lanes}
         self.memory_mask = (1 << memory_bits) - 1
         self.wholes: list[Lane] = []
-        self.dear: Mapping[int, int] = {}
+        self.dear: Mapping[int, int]
+        self.barred: float
         self.prefer({})
         self._memory_bits = memory_bits
         empty = sum(FULL << lane.room for lane in self.lanes)
         self.empty = empty + sum(_KIND << lane.light for lane in self.lanes if self.kinds)
 
-    def prefer(self, dear: Mapping[int, int]) -> None:
-        """Of GPUs that do as well, choose those first whose number has the lowest rank here."""
-        self.dear = dear
+    def prefer(self, dear: Mapping[int, int], barred: float = inf) -> None:
+        """Of GPUs that do as well, choose those first whose number has the lowest rank here.
+
+        One of rank ``barred`` or above is taken only where no other does.
+        """
+        self.dear, self.barred = dear, barred
         self.wholes = sorted(
             self.lanes, key=lambda lane: (dear.get(lane.number, 0), lane.shared, lane.room)
         )

@@ -366,15 +366,14 @@ class Timeline:
         for number, lane in enumerate(lanes.lanes):
             if marks & lane.guard:
                 room = least >> lane.room & _ROOM
+                memory = 0
                 if by_company:
                     memory = free[at] >> lane.memory & lanes.memory_mask
-                    ranked.append(
-                        (room, memory, dear.get(number, 0), lane.shared, number, lane.guard)
-                    )
                 else:
-                    ranked.append(
-                        (room // COMPANY, 0, dear.get(number, 0), lane.shared, number, lane.guard)
-                    )
+                    room //= COMPANY
+                rank = dear.get(number, 0)
+                barred = rank >= lanes.barred
+                ranked.append((barred, room, memory, rank, lane.shared, number, lane.guard))
         ranked.sort()
         chosen = 0
         for each in ranked[: form.gpus]:
