@@ -83,7 +83,7 @@ class Timeline:
         lets none start before one ahead of it, nor before ``after``. ``eased``: once one
         has to wait, loose items behind it start now or are left out, with an infinite start.
         """
-        lanes = self.lanes
+        lanes, shaky = self.lanes, self.shaky
         slowly = lanes.closed or lanes.kinds
         find = self._find_slowly if slowly else self._find
         find_one = self._find_slowly if slowly else self._find_one
@@ -122,8 +122,9 @@ class Timeline:
             marks.append(chosen)
             if last < at < inf:
                 last = at
-            known.note(length, at)
-            if now < at < inf and (self.shaky or at >= horizon):
+            if at > low:
+                known.note(length, at)
+            if (shaky or at >= horizon) and now < at < inf:
                 holds += self._hold(item, at, chosen, credited)
             if length >= UNKNOWN and at < inf:
                 self.shaky.append(Shaky(at + length, chosen, form.count))
