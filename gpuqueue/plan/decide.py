@@ -50,6 +50,7 @@ class Decision:
         self.promises: list[Promise] = []
         self.starts: list[tuple[Job, Form, int]] = []
         self.evictions: list[Evict] = []
+        self.awaited: dict[int, float] = {}
         self.bands: list[Band] = []
         self.decided = False
         yielding = [
@@ -148,7 +149,7 @@ class Decision:
                     self.starts.append((item.job, item.form, marks))
             timeline = band.timeline.copy()
             after = max([after, *(at for at in band.order.laid.starts if at < inf)])
-        self.evictions = rooms.stops
+        self.evictions, self.awaited = rooms.stops, rooms.awaited
         avoid(snapshot, self.lanes, (), now)
         if timeline is None:
             timeline = self.base.copy()
@@ -198,7 +199,7 @@ class Decision:
         """Expected starts by id, of the jobs that have a reservation."""
         horizon = self.now + UNKNOWN
         return {
-            item.job.id: start
+            item.job.id: self.awaited.get(item.job.id, start)
             for item, start in zip(self.order.items, self.laid.starts, strict=True)
             if start < horizon
         }

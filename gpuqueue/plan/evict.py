@@ -90,13 +90,24 @@ def avoid(snapshot: Snapshot, lanes: Lanes, jobs: Iterable[Job], now: float) -> 
 
 
 class Rooms:
-    """Who of those that are due can start at once, and who is stopped for the others."""
+    """Who of those that are due can start at once, and who is stopped for the others.
+
+    Attributes
+    ----------
+    stops
+        Whom to stop for whom.
+    gone
+        Ids of those that are to stop, or have been asked to.
+    awaited
+        Of those that wait for room that comes by itself: when that is, by id.
+    """
 
     def __init__(self, decision: Decision) -> None:
         self.snapshot = decision.snapshot
         self.lanes = decision.lanes
         self.now = decision.now
         self.stops: list[Evict] = []
+        self.awaited: dict[int, float] = {}
         self.gone = {job.id for job in self.snapshot.running if job.state is JobState.EVICTING}
         self.taken: _Parts = []
         self.begun: _Parts = []
@@ -147,12 +158,17 @@ class Rooms:
         lost = sum(_loss(self.snapshot, job, self.now) for job in victims)
         worth = max(_PATIENCE, min(_LONGEST, _WORTH * lost / max(1, item.form.gpus)))
         limit = min(self.now + worth, max(item.latest, self.now + _PATIENCE))
-        ending = [
-            job
+        ending = sorted(
+            (end, job.id, job)
             for job in self.snapshot.running
-            if self.now < end_of(self.snapshot, job, self.now) <= limit
-        ]
-        return bool(ending) and self.lanes.startable(item.form, self._left(ending))
+            if self.now < (end := end_of(self.snapshot, job, self.now)) <= limit
+        )
+        for number, (end, _, _) in enumerate(ending, 1):
+            left = self._left([job for _, _, job in ending[:number]])
+            if self.lanes.startable(item.form, left):
+                self.awaited[item.job.id] = end
+                return True
+        return False
 
     def _victims(self, item: Item, marks: int) -> list[Job]:
         """The jobs to stop; none where that does not help."""

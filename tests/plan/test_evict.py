@@ -166,6 +166,7 @@ def test_room_that_comes_by_itself_is_waited_for_while_that_costs_less() -> None
         found = plan(machine(2, high, [_loose(1, 0, ran), ends], policy(20, None)), NOW)
         assert bool(found.evictions) == stopped
         assert found.starts == ()
+        assert found.expected == {9: NOW if stopped else NOW + left}
 
 
 def test_a_share_is_not_put_where_somebody_is_spared() -> None:
