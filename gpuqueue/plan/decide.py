@@ -50,13 +50,23 @@ class Decision:
         self.promises: list[Promise] = []
         self.starts: list[tuple[Job, Form, int]] = []
         self.evictions: list[Evict] = []
+        self.awaited: dict[int, float] = {}
         self.bands: list[Band] = []
         self.decided = False
-        yielding = [job for job in snapshot.running if yields(job)]
+        yielding = [
+            job
+            for job in snapshot.running
+            if job.request.preemptible and yields(snapshot, job, now, self._widest(job))
+        ]
         if yielding or any(item.job.request.preemptible for item in self.items):
             self._decide_by_band(yielding)
         elif self._lacks_promise() or self._could_start():
             self._decide()
+
+    def _widest(self, job: Job) -> int:
+        """The most GPUs that a waiting job of higher priority asks for."""
+        rank = job.request.priority
+        return max((item.form.gpus for item in self.items if item.priority > rank), default=0)
 
     def _take_head(self) -> None:
         snapshot, forms, lanes = self.snapshot, self.forms, self.lanes
@@ -139,7 +149,7 @@ class Decision:
                     self.starts.append((item.job, item.form, marks))
             timeline = band.timeline.copy()
             after = max([after, *(at for at in band.order.laid.starts if at < inf)])
-        self.evictions = rooms.stops
+        self.evictions, self.awaited = rooms.stops, rooms.awaited
         avoid(snapshot, self.lanes, (), now)
         if timeline is None:
             timeline = self.base.copy()
@@ -189,7 +199,7 @@ class Decision:
         """Expected starts by id, of the jobs that have a reservation."""
         horizon = self.now + UNKNOWN
         return {
-            item.job.id: start
+            item.job.id: self.awaited.get(item.job.id, start)
             for item, start in zip(self.order.items, self.laid.starts, strict=True)
             if start < horizon
         }
@@ -273,8 +283,9 @@ def plan(snapshot: Snapshot, now: float) -> Plan:
 
     Jobs are taken by ``Job.order``. Each of the first ``DEPTH`` has a reservation, and no job
     behind it may touch that (``gpuqueue.plan.timeline``); short work goes ahead of long work within
-    the promises (``gpuqueue.plan.reorder``). A job that waits for its parents, or that this machine
-    can never run, holds nothing up.
+    the promises (``gpuqueue.plan.reorder``), and preemptible jobs make room
+    (``gpuqueue.plan.evict``).
+    A job that waits for its parents, or that this machine can never run, holds nothing up.
     """
     decision = Decision(snapshot, now)
     starts = tuple(

@@ -3,8 +3,8 @@
 Those of higher priority are laid out as if the jobs that yield to them were not there, so that they
 start when they would without them. Only for what is to start at this moment are jobs stopped: on
 the GPUs that it was given, which are those where least is lost, as few as do, and of those the ones
-of lowest priority that lose least. A job for which room is being made already, or will be by
-itself within ``_PATIENCE``, costs nobody anything.
+of lowest priority that lose least. Nobody is stopped where room is being made already, or comes by
+itself before stopping them is worth it.
 """
 
 from __future__ import annotations
@@ -22,26 +22,36 @@ from gpuqueue.plan.types import Evict, Snapshot
 if TYPE_CHECKING:
     from gpuqueue.plan.decide import Decision
 
-__all__ = ["STOPS", "Rooms", "avoid", "dearest_first", "yields"]
+__all__ = ["SPARED", "STOPS", "Rooms", "avoid", "dearest_first", "yields"]
 
-STOPS = 4
-"""How many times a job may have been started before it was last, to be stopped for another.
+STOPS = 6
+"""How many times a job may have been started to be stopped for another; then it is left to end.
 
-One that was put back so often is left to end: without this a long job that saves nothing might
-never end on a busy machine.
+Without this a long job that saves nothing might never end on a busy machine. Where work is saved
+(``Policy.checkpoint``) it gets on all the same, and neither this nor ``SPARED`` counts.
 """
+SPARED = 43_200.0
+"""GPU seconds of lost work, for each GPU asked for, from which on a job is left to end."""
 _PATIENCE = 60.0
 """Seconds that a job waits for others to end by themselves rather than have them stopped."""
+_WORTH = 0.2
+"""Seconds that it waits for them for each GPU second that would be lost on each of its GPUs."""
+_LONGEST = 1800.0
+"""Seconds that it waits for them at the longest."""
 
 _NOWHERE = Placement()
 _Parts = list[tuple[int, int, int]]
 
 
-def yields(job: Job) -> bool:
-    """Whether a running job makes room for those of higher priority, or is doing so."""
-    if job.state is JobState.EVICTING:
-        return job.request.preemptible
-    return job.request.preemptible and job.state is JobState.RUNNING and job.attempt <= STOPS
+def yields(snapshot: Snapshot, job: Job, now: float, gpus: int) -> bool:
+    """Whether a running job makes room for one of higher priority that asks for so many GPUs."""
+    if not job.request.preemptible:
+        return False
+    if job.state is JobState.EVICTING or snapshot.policy.checkpoint:
+        return job.state in {JobState.EVICTING, JobState.RUNNING}
+    if job.state is not JobState.RUNNING or job.attempt > STOPS:
+        return False
+    return _loss(snapshot, job, now) < SPARED * max(1, gpus)
 
 
 def _loss(snapshot: Snapshot, job: Job, now: float) -> float:
@@ -65,33 +75,46 @@ def dearest_first(snapshot: Snapshot, jobs: Iterable[Job], now: float) -> list[J
 
 def avoid(snapshot: Snapshot, lanes: Lanes, jobs: Iterable[Job], now: float) -> None:
     """Have the GPUs chosen last on which these jobs would lose most."""
-    dear: dict[int, tuple[float, float]] = {}
+    dear: dict[int, tuple[bool, float, float]] = {}
     for job in jobs:
+        firm = not yields(snapshot, job, now, 1)
         for grant in job.placement.grants if job.placement else ():
             lane = lanes.by_uuid.get(grant.gpu)
             if lane is not None:
-                rank, loss = dear.get(lane.number, (-inf, 0.0))
+                spared, rank, loss = dear.get(lane.number, (False, -inf, 0.0))
                 rank = max(rank, job.request.priority)
-                dear[lane.number] = rank, loss + _loss(snapshot, job, now)
-    ranks = {pair: number for number, pair in enumerate(sorted(set(dear.values())), 1)}
-    lanes.prefer({number: ranks[pair] for number, pair in dear.items()})
+                dear[lane.number] = spared or firm, rank, loss + _loss(snapshot, job, now)
+    ranks = {cost: number for number, cost in enumerate(sorted(set(dear.values())), 1)}
+    barred = min((number for cost, number in ranks.items() if cost[0]), default=inf)
+    lanes.prefer({number: ranks[cost] for number, cost in dear.items()}, barred)
 
 
 class Rooms:
-    """Who of those that are due can start at once, and who is stopped for the others."""
+    """Who of those that are due can start at once, and who is stopped for the others.
+
+    Attributes
+    ----------
+    stops
+        Whom to stop for whom.
+    gone
+        Ids of those that are to stop, or have been asked to.
+    awaited
+        Of those that wait for room that comes by itself: when that is, by id.
+    """
 
     def __init__(self, decision: Decision) -> None:
         self.snapshot = decision.snapshot
         self.lanes = decision.lanes
         self.now = decision.now
         self.stops: list[Evict] = []
+        self.awaited: dict[int, float] = {}
         self.gone = {job.id for job in self.snapshot.running if job.state is JobState.EVICTING}
         self.taken: _Parts = []
         self.begun: _Parts = []
         self._candidates = [
             job
             for job in reversed(dearest_first(self.snapshot, self.snapshot.running, self.now))
-            if yields(job) and job.state is JobState.RUNNING
+            if job.state is JobState.RUNNING and job.request.preemptible
         ]
 
     def enter(self, item: Item, marks: int) -> bool:
@@ -101,10 +124,11 @@ class Rooms:
         starts = self._fits(item, marks, free)
         if starts:
             self.begun += parts
-        elif not self._fits(item, marks, self._left(())) and not self._soon(item):
+        elif not self._fits(item, marks, self._left(())):
             victims = self._victims(item, marks)
-            self.gone |= {job.id for job in victims}
-            self.stops += [Evict(job.id, item.job.id) for job in victims]
+            if not self._better_waits(item, victims):
+                self.gone |= {job.id for job in victims}
+                self.stops += [Evict(job.id, item.job.id) for job in victims]
         self.taken += parts
         return starts
 
@@ -129,15 +153,22 @@ class Rooms:
             return False
         return self.lanes.fits(item.form, free, first=False) & marks == marks
 
-    def _soon(self, item: Item) -> bool:
-        """Whether there will be room for it, somewhere, without anybody being stopped."""
-        limit = self.now + _PATIENCE
-        ending = [
-            job
+    def _better_waits(self, item: Item, victims: Iterable[Job]) -> bool:
+        """Whether there will be room for it, somewhere, before stopping these is worth it."""
+        lost = sum(_loss(self.snapshot, job, self.now) for job in victims)
+        worth = max(_PATIENCE, min(_LONGEST, _WORTH * lost / max(1, item.form.gpus)))
+        limit = min(self.now + worth, max(item.latest, self.now + _PATIENCE))
+        ending = sorted(
+            (end, job.id, job)
             for job in self.snapshot.running
-            if self.now < end_of(self.snapshot, job, self.now) <= limit
-        ]
-        return bool(ending) and self.lanes.startable(item.form, self._left(ending))
+            if self.now < (end := end_of(self.snapshot, job, self.now)) <= limit
+        )
+        for number, (end, _, _) in enumerate(ending, 1):
+            left = self._left([job for _, _, job in ending[:number]])
+            if self.lanes.startable(item.form, left):
+                self.awaited[item.job.id] = end
+                return True
+        return False
 
     def _victims(self, item: Item, marks: int) -> list[Job]:
         """The jobs to stop; none where that does not help."""
@@ -147,6 +178,7 @@ class Rooms:
             job
             for job in self._candidates
             if job.request.priority < item.priority
+            and yields(self.snapshot, job, self.now, item.form.gpus)
             and job.id not in self.gone
             and (short or any(uuid in there for uuid in (job.placement or _NOWHERE).gpus))
         ]

@@ -18,6 +18,7 @@ Above the lanes is one field of slots.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import NamedTuple
 
 from gpuqueue.model import WHOLE, Grant, Job, Placement, Preset, Request
@@ -44,7 +45,7 @@ class Form:
         As ``need_of`` and ``never_fits`` tell.
     """
 
-    __slots__ = ("able", "count", "gpus", "need", "never", "takes", "test", "whole")
+    __slots__ = ("able", "count", "gpus", "need", "never", "takes", "taking", "test", "whole")
 
     def __init__(self, need: Need, never: str | None) -> None:
         self.need = need
@@ -55,6 +56,7 @@ class Form:
         self.able = 0
         self.test = 0
         self.takes: tuple[int, ...] = ()
+        self.taking: dict[int, int] = {}
 
 
 class Forms:
@@ -153,15 +155,19 @@ class Lanes:
         self.by_uuid = {lane.card.gpu.uuid: lane for lane in self.lanes}
         self.memory_mask = (1 << memory_bits) - 1
         self.wholes: list[Lane] = []
-        self.dear: Mapping[int, int] = {}
+        self.dear: Mapping[int, int]
+        self.barred: float
         self.prefer({})
         self._memory_bits = memory_bits
         empty = sum(FULL << lane.room for lane in self.lanes)
         self.empty = empty + sum(_KIND << lane.light for lane in self.lanes if self.kinds)
 
-    def prefer(self, dear: Mapping[int, int]) -> None:
-        """Of GPUs that do as well, choose those first whose number has the lowest rank here."""
-        self.dear = dear
+    def prefer(self, dear: Mapping[int, int], barred: float = inf) -> None:
+        """Of GPUs that do as well, choose those first whose number has the lowest rank here.
+
+        One of rank ``barred`` or above is taken only where no other does.
+        """
+        self.dear, self.barred = dear, barred
         self.wholes = sorted(
             self.lanes, key=lambda lane: (dear.get(lane.number, 0), lane.shared, lane.room)
         )
@@ -250,12 +256,15 @@ class Lanes:
                 parts.append((lane.light if light else lane.other, _KIND_BITS, 1))
         return parts
 
+    def taking(self, form: Form, marks: int) -> int:
+        """What a form takes on these GPUs, all in one."""
+        return form.takes[-1] + sum(form.takes[lane.number] for lane in self.chosen(marks))
+
     def parts(self, form: Form, marks: int) -> list[tuple[int, int, int]]:
         """What a form takes on these GPUs, field by field as ``held`` has it."""
         fields = [(self.slot_shift, self.slot_bits)]
-        take = form.takes[-1]
+        take = self.taking(form, marks)
         for lane in self.chosen(marks):
-            take += form.takes[lane.number]
             fields += [(lane.room, _ROOM_BITS), (lane.memory, self._memory_bits)]
             if self.kinds:
                 fields += [(lane.light, _KIND_BITS), (lane.other, _KIND_BITS)]

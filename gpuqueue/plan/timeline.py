@@ -83,7 +83,7 @@ class Timeline:
         lets none start before one ahead of it, nor before ``after``. ``eased``: once one
         has to wait, loose items behind it start now or are left out, with an infinite start.
         """
-        lanes = self.lanes
+        lanes, shaky = self.lanes, self.shaky
         slowly = lanes.closed or lanes.kinds
         find = self._find_slowly if slowly else self._find
         find_one = self._find_slowly if slowly else self._find_one
@@ -122,8 +122,9 @@ class Timeline:
             marks.append(chosen)
             if last < at < inf:
                 last = at
-            known.note(length, at)
-            if now < at < inf and (self.shaky or at >= horizon):
+            if at > low:
+                known.note(length, at)
+            if (shaky or at >= horizon) and now < at < inf:
                 holds += self._hold(item, at, chosen, credited)
             if length >= UNKNOWN and at < inf:
                 self.shaky.append(Shaky(at + length, chosen, form.count))
@@ -209,9 +210,20 @@ class Timeline:
             if both:
                 common = both
             elif not marks:
-                common = able
-                at = step + 1
-                begun = times[at] if at < count else inf
+                # on to the next step that has room; what was before it is of no use any more
+                step += 1
+                for now_free in islice(free, step, None):
+                    found = now_free - test
+                    marks = found & found >> fold & able
+                    if marks and found & slot_guard:
+                        break
+                    step += 1
+                if step == count:
+                    return inf, 0
+                first = at = step
+                begun = times[at]
+                common = marks
+                fits.clear()
             else:
                 common = marks
                 back = step
@@ -225,11 +237,7 @@ class Timeline:
                 begun = times[at]
             fits.append(marks)
             step += 1
-            if step == count:
-                if at == step:
-                    return inf, 0
-                break
-            if times[step] - begun >= length:
+            if step == count or times[step] - begun >= length:
                 break
         return self._reserve(form, length, at, common)
 
@@ -321,12 +329,14 @@ class Timeline:
             free.insert(upto, free[upto - 1])
         if marks.bit_count() > form.gpus:
             marks = self._best(form, at, upto, marks)
-        take = form.takes[-1]
-        for lane, part in zip(self.lanes.lanes, form.takes, strict=False):
-            if marks & lane.guard:
-                take += part
-        for step in range(at, upto):
-            free[step] -= take
+        take = form.taking.get(marks)
+        if take is None:
+            take = form.taking[marks] = self.lanes.taking(form, marks)
+        if upto - at < 4:
+            for step in range(at, upto):
+                free[step] -= take
+        else:
+            free[at:upto] = [level - take for level in free[at:upto]]
         return start, marks
 
     def _best(self, form: Form, at: int, upto: int, marks: int) -> int:
@@ -357,15 +367,14 @@ class Timeline:
         for number, lane in enumerate(lanes.lanes):
             if marks & lane.guard:
                 room = least >> lane.room & _ROOM
+                memory = 0
                 if by_company:
                     memory = free[at] >> lane.memory & lanes.memory_mask
-                    ranked.append(
-                        (room, memory, dear.get(number, 0), lane.shared, number, lane.guard)
-                    )
                 else:
-                    ranked.append(
-                        (room // COMPANY, 0, dear.get(number, 0), lane.shared, number, lane.guard)
-                    )
+                    room //= COMPANY
+                rank = dear.get(number, 0)
+                barred = rank >= lanes.barred
+                ranked.append((barred, room, memory, rank, lane.shared, number, lane.guard))
         ranked.sort()
         chosen = 0
         for each in ranked[: form.gpus]:

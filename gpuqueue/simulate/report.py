@@ -23,7 +23,7 @@ def measure(jobs: Sequence[TraceJob], outcome: Outcome, gpus: int) -> dict[str, 
     Bounded slowdown is ``max(1, (wait + run) / max(run, 10 s))``. Wide jobs take at least half of
     the GPUs. ``utilisation`` is work done between the first and the last submission over the
     capacity of that time. A promise is broken where a job started after the latest start that it
-    was promised when it was first seen.
+    was promised when it was first seen; what a preemptible job was told is none.
     """
     ran = [job for job in jobs if job.id in outcome.start]
     if not ran:
@@ -40,7 +40,8 @@ def measure(jobs: Sequence[TraceJob], outcome: Outcome, gpus: int) -> dict[str, 
     wide = [wait[job.id] for job in ran if (job.request.gpus or 0) * 2 >= gpus]
     inside = sum(job.work * max(0.0, min(end[job.id], last) - start[job.id]) for job in ran)
     span = last - first
-    late = [outcome.start[key] - at for key, at in outcome.latest.items()]
+    bound = {job.id for job in ran if not job.request.preemptible}
+    late = [outcome.start[key] - at for key, at in outcome.latest.items() if key in bound]
     loose = [wait[job.id] for job in ran if job.request.preemptible]
     firm = [wait[job.id] for job in ran if not job.request.preemptible]
     done = sum(job.work * max(1.0, job.run) for job in ran)
@@ -60,7 +61,7 @@ def measure(jobs: Sequence[TraceJob], outcome: Outcome, gpus: int) -> dict[str, 
         "wait_wide_mean_s": round(mean(wide), 1) if wide else None,
         "utilisation": round(inside / (gpus * span), 4) if gpus and span else None,
         "makespan_s": max(end.values()) - first,
-        "promises": len(outcome.latest),
+        "promises": len(late),
         "promises_broken": sum(seconds > 0 for seconds in late),
         "longest_queue": max((length for _, length, _ in outcome.queue), default=0),
         "decisions": outcome.decisions,
