@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from gpuqueue.control.devicememory import highest, note_excess, once_more, take_note
 from gpuqueue.control.evicting import EVICT, evict, in_front
 from gpuqueue.control.gauge import Gauge
 from gpuqueue.control.herald import Herald
@@ -21,11 +22,12 @@ from gpuqueue.control.intents import carry_out, with_children
 from gpuqueue.control.launch import Launcher
 from gpuqueue.control.machine import FACT, Machine, seen_on, snapshot_of, usage_of
 from gpuqueue.control.outcome import Outcome, outcome_of, sweep, void
+from gpuqueue.control.teacher import Teacher
 from gpuqueue.control.turn import Turn
 from gpuqueue.errors import GpuqueueError, StateVersionError
 from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState, Placement, Reading
 from gpuqueue.paths import Home
-from gpuqueue.plan import History, kind_of, plan
+from gpuqueue.plan import plan
 from gpuqueue.run.files import SPEC, VOID, has_begun, read_claim, read_json, write_json
 from gpuqueue.run.process import alive, boot_id, send_signal
 from gpuqueue.run.wake import Doorbell, ring
@@ -43,10 +45,6 @@ _REST = 0.05
 """Seconds between two plans at most; a long queue takes half of the time for planning."""
 _CLAIM_PATIENCE = 5.0
 _MOST_ATTEMPTS = 5
-_LEAST = 1.0
-"""Seconds. What is learned of shorter jobs differs by chance only; no order is to hang on it."""
-_REMEMBERED = 5000
-"""How many successful runs a new lead learns from."""
 
 
 class Controller:
@@ -70,9 +68,8 @@ class Controller:
         self._stopping = threading.Event()
         self._newest = self._found = 0
         self._ordered: dict[int, float] = {}
-        self._history = History()
-        self._untaught: list[int] = []
-        self._last_read = self._rest_until = 0.0
+        self._teacher = Teacher()
+        self._last_read = self._last_told = self._rest_until = 0.0
         self._published: dict[str, Any] = {}
         self._trouble = ""
         self._open_intents = True
@@ -86,9 +83,9 @@ class Controller:
         self.launcher.start()
         self._jobs = {job.id: job for job in self.store.live()}
         self._newest = self._found = max(self._jobs, default=0)
-        self._untaught = list(self._jobs)
+        self._teacher.ask_for(self._jobs)
         self._fresh = set(self._jobs)
-        self._remember()
+        self._teacher.remember(self.store)
         lines: list[str] = []
         tick = True
         next_tick = time.monotonic() + TICK
@@ -137,6 +134,7 @@ class Controller:
         changed = self._take_in(turn, lines, tick=tick)
         if tick:
             changed |= self._look_around()
+            take_note(turn, self.machine)
         if changed or (tick and self._waits(turn)):
             self._decide(turn)
         turn.commit(self.store)
@@ -144,7 +142,7 @@ class Controller:
         if self._jobs:
             self.idle_since = time.monotonic()
         self._act(turn)
-        if turn.moves or turn.intents:
+        if turn.moves or turn.intents or turn.notes:
             self.herald.tell(lasting=turn.ends)
 
     def _act(self, turn: Turn) -> None:
@@ -178,7 +176,7 @@ class Controller:
                 # a fact, not a decision: it stays even if this turn cannot be recorded
                 turn.jobs[job.id] = self._jobs[job.id] = job
                 self._newest = max(self._newest, job.id)
-                self._untaught.append(job.id)
+                self._teacher.ask_for([job.id])
                 self._fresh.add(job.id)
                 changed = True
         # an exit may ring before this lead has seen its claim
@@ -212,18 +210,25 @@ class Controller:
             self._measure()
         now = time.monotonic()
         waiting = any(job.state is JobState.QUEUED for job in self._jobs.values())
-        if now - self._last_read >= (TICK if waiting else _READ_IDLE):
+        # of those that hold GPUs, the most that they use is to be seen
+        held = any(job.placement and job.placement.grants for job in self._jobs.values())
+        if now - self._last_read >= (TICK if waiting or held else _READ_IDLE):
             self._last_read = now
             readings = self.gauge.ask()
             seen = self._seen(readings)
             was = self.machine
             changed |= (seen.gpus, seen.outside, seen.silent) != (was.gpus, was.outside, was.silent)
             self.machine = seen
+        if changed or now - self._last_told >= (TICK if waiting else _READ_IDLE):
+            self._publish(now)
+        return changed
+
+    def _publish(self, now: float) -> None:
+        self._last_told = now
         fact = self.machine.as_fact() | {"warning": self.settings.warning}
         if fact != self._published:
             self.store.set_fact(FACT, fact)
             self._published = fact
-        return changed
 
     def _measure(self) -> None:
         """Find the machine's GPUs, with a first look at who is on them."""
@@ -298,63 +303,38 @@ class Controller:
     def _end(self, turn: Turn, job: Job, outcome: Outcome) -> None:
         turn.leave(job)
         self._ordered.pop(job.id, None)
-        if outcome.again:
-            turn.move(
+        folder = self.home.attempt(job.id, job.attempt)
+        peak = highest(job, folder, self.machine)
+        note_excess(turn, job, peak or 0)
+        more = once_more(job, outcome, folder, self.machine, self.settings.current)
+        if outcome.again or more:
+            front = job.asked == EVICT or more
+            again = turn.move(
                 job, "requeued", state=JobState.QUEUED, placement=None, process=None,
-                started=None, reason=outcome.reason, expected=None, latest=None, asked="",
-                position=in_front(turn.jobs, job) if job.asked == EVICT else job.position,
+                started=None, expected=None, latest=None, asked="", peak=peak,
+                position=in_front(turn.jobs, job) if front else job.position,
+                **({"reason": outcome.reason} | more),
             )  # fmt: skip
+            if more:
+                self._learn_from(turn, again)
             return
         ended = turn.move(
             job, "ended", state=outcome.state, ended=outcome.ended or turn.now,
             returncode=outcome.returncode, reason=outcome.reason,
-            started=job.started or outcome.started,
+            started=job.started or outcome.started, peak=peak,
         )  # fmt: skip
         if ended.state is JobState.SUCCEEDED:
-            self._note(ended)
-            # those of its kind that wait are believed to take what is known by now
-            self._untaught += [
-                other.id
-                for other in turn.jobs.values()
-                if other.command == job.command and other.owner == job.owner
-            ]
+            self._learn_from(turn, ended)
 
-    # -- what earlier runs teach -------------------------------------------------------------
-
-    def _remember(self) -> None:
-        self._history = History()
-        ended = self.store.jobs(states=[JobState.SUCCEEDED], limit=_REMEMBERED)
-        for job in reversed(ended):
-            self._note(job)
-
-    def _note(self, job: Job) -> None:
-        """Take in a job that succeeded."""
-        if _teaches(job) and job.started is not None and job.ended is not None:
-            kind = kind_of(job.owner, job.command, job.request)
-            self._history.add(kind, max(0.0, job.ended - job.started))
-
-    def _teach(self, turn: Turn) -> None:
-        """Give jobs that came without an estimate the one that their command has taught.
-
-        It stays with the job, so that whoever explains its waiting plans on the same.
-        """
-        for job_id in self._untaught:
-            job = turn.jobs.get(job_id)
-            if job is None or job.state is not JobState.QUEUED or not _teaches(job):
-                continue
-            if job.request.eta is None:
-                found = self._history.estimate(kind_of(job.owner, job.command, job.request))
-                if found is None or found.run_time is None:
-                    continue
-                run_time = max(found.run_time, _LEAST)
-                if (job.learned, job.sound) != (run_time, found.sound):
-                    turn.learn(job_id, run_time, sound=found.sound)
-        self._untaught = []
+    def _learn_from(self, turn: Turn, job: Job) -> None:
+        """Take in what a run teaches; those of its command that wait are told anew."""
+        self._teacher.note(job)
+        self._teacher.ask_for_like(turn, job)
 
     # -- starts ------------------------------------------------------------------------------
 
     def _decide(self, turn: Turn) -> None:
-        self._teach(turn)
+        self._teacher.teach(turn)
         waiting = [job for job in turn.jobs.values() if job.state is JobState.QUEUED]
         if not waiting:
             return
@@ -433,10 +413,3 @@ class Controller:
         if spec := self.store.spec(job.id):
             path.parent.mkdir(mode=0o700, exist_ok=True)
             write_json(path, json.loads(spec))
-
-
-def _teaches(job: Job) -> bool:
-    """Whether the command says what ran: a cell's or a nameless function's does not."""
-    return job.kind is JobKind.SCRIPT or (
-        job.kind is JobKind.FUNCTION and "<lambda>" not in job.command
-    )

@@ -334,6 +334,7 @@ class CellRun:
                 "names": told.get("names", []),
                 "problems": told.get("problems", {}),
                 "deleted": told.get("deleted", []),
+                "peak": told.get("peak"),
             },
             flush=not self.spec.get("waited"),  # as the result that it is about
         )

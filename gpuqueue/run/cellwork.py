@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gpuqueue.run.devicememory import peak_of_torch
 from gpuqueue.run.files import RESULT, read_json, write_json
 
 __all__ = [
@@ -170,6 +171,7 @@ def finish() -> None:
 
     for stream in (sys.stdout, sys.stderr):
         _drain(stream)
+    peak = peak_of_torch()  # of the cell, without what saving takes
     work, shell = _Work, _Work.shell
     namespace, spec = shell.user_ns, work.spec
     attempt = work.driver.order["attempt"]
@@ -221,6 +223,7 @@ def finish() -> None:
             "names": [name for name in values if name not in problems],
             "problems": told | missing,
             "deleted": [name for name in work.before if _was_deleted(name)],
+            "peak": peak,
         },
         flush=False,  # read by the process beside this one, and not again
     )

@@ -181,6 +181,7 @@ def test_all_about_a_job():
         },
         "submitted": NOW - 60, "started": NOW - 50, "ended": NOW - 10, "returncode": 7,
         "reason": "exit code 7", "attempt": 1, "pid": None, "key": None, "retry_of": 9,
+        "peak": 7 * GIB, "learned_memory": None, "lacked": None, "excess": GIB,
         "placement": {
             "grants": [{"gpu": "FAKE-0", "compute": 250, "memory": 6 * GIB, "whole": False}],
             "slots": 1,
@@ -204,6 +205,7 @@ def test_all_about_a_job():
         "  took         40s",
         "  exit code    7",
         "  reason       exit code 7",
+        "  GPU memory   at most 7G on one GPU, 1G over its --mem",
         "  GPUs         GPU 0 (A100), 0.25 of its compute, 6G; 1 slot",
         "  environment  other values than here for PATH; not set here: LR, SEED",
         "  files        /home/a/12",
