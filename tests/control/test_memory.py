@@ -239,6 +239,37 @@ def test_a_function_says_itself_that_memory_ran_out(home, tmp_path, uses):
     assert job.record.lacked
 
 
+@pytest.mark.parametrize("fails", [False, True], ids=["ends well", "fails"])
+def test_a_function_tells_what_the_allocator_held(home, fails):
+    def work():
+        import sys
+        from types import SimpleNamespace
+
+        sys.modules["torch"] = SimpleNamespace(
+            cuda=SimpleNamespace(
+                is_initialized=lambda: True,
+                device_count=lambda: 2,
+                max_memory_reserved=lambda number: [5, 3][number] * 1024**3,
+            )
+        )
+        if fails:
+            raise ValueError("on purpose")
+
+    job = gpuqueue.submit(work, mem="4G")
+    assert job.wait(60) == int(fails)
+    assert job.record.peak == 5 * 1024**3
+    # nobody saw it while it ran
+    (event,) = _events(job, "excess")
+    assert event.data == {"memory": 4 * 1024**3, "peak": 5 * 1024**3}
+
+
+def test_a_cpu_job_and_one_that_nobody_saw_have_no_peak(home):
+    for job in (gpuqueue.submit(["true"], preset="cpu"), gpuqueue.submit(["true"])):
+        assert job.wait(60) == 0
+        assert job.record.peak is None
+        assert job.to_dict()["excess"] == 0
+
+
 def test_use_beyond_what_was_asked_for_is_told_once(home, tmp_path, uses):
     job = gpuqueue.submit(_waiter(tmp_path), mem="2G")
     uses(job, 2048)
