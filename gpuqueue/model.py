@@ -176,6 +176,10 @@ class Job:
     first seen, and the latest that this may become (seconds since the epoch). ``learned`` is the
     run time in seconds that earlier runs of the same command taught when it was submitted without
     one, and ``sound`` says whether such estimates had held.
+
+    Device memory, in bytes on one GPU: ``peak`` is the most that it was seen to hold on any of its
+    GPUs, ``learned_memory`` what earlier runs taught where it was submitted without ``memory``,
+    ``lacked`` what it had of that when it ran out and was put back, to run once more with all.
     """
 
     id: int
@@ -203,6 +207,15 @@ class Job:
     latest: float | None = None
     learned: float | None = None
     sound: bool = False
+    peak: int | None = None
+    learned_memory: int | None = None
+    lacked: int | None = None
+
+    @property
+    def excess(self) -> int:
+        """Bytes by which it was seen to hold more of a GPU's memory than it asked for."""
+        asked = self.request.memory
+        return 0 if asked is None or self.peak is None else max(0, self.peak - asked)
 
     @property
     def order(self) -> tuple[int, int, int]:

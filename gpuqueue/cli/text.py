@@ -245,6 +245,7 @@ def show_text(view: Mapping[str, Any], now: float) -> str:
         rows.append(("waiting", f"position {wait['position']}{when}: {wait['sentence']}"))
         if wait["hint"]:
             rows.append(("hint", wait["hint"]))
+    rows += _memory_rows(view)
     if view["placement"]:
         names = {gpu["uuid"]: f"GPU {gpu['index']} ({gpu['name']})" for gpu in view["gpus"]}
         grants = [_grant_text(grant, names) for grant in view["placement"]["grants"]]
@@ -259,6 +260,19 @@ def show_text(view: Mapping[str, Any], now: float) -> str:
         about = ", ".join(f"{key} {value}" for key, value in event["data"].items())
         lines.append(f"    {moment(event['at'])}  {event['kind']:<12} {one_line(about)}".rstrip())
     return "\n".join(lines)
+
+
+def _memory_rows(view: Mapping[str, Any]) -> list[tuple[str, str]]:
+    rows = []
+    if view["peak"] is not None:
+        over = f", {format_bytes(view['excess'])} over its --mem" if view["excess"] else ""
+        rows.append(("GPU memory", f"at most {format_bytes(view['peak'])} on one GPU{over}"))
+    if view["learned_memory"] is not None and not view["lacked"]:
+        learned = f"{format_bytes(view['learned_memory'])}, by earlier runs of this command"
+        rows.append(("may need", learned))
+    if view["lacked"]:
+        rows.append(("ran out of", f"{format_bytes(view['lacked'])}; ran once more with all"))
+    return rows
 
 
 def _environment_text(environment: Mapping[str, Sequence[str]] | None) -> str:

@@ -172,6 +172,13 @@ def _gpu_line(status: Status, gpu: Gpu) -> str:
     return f"{name}{mark}  {'; '.join(words)}"
 
 
+def _over(job: Job) -> str:
+    if not job.excess:
+        return ""
+    asked = format_bytes(job.request.memory)
+    return f", has used {format_bytes(job.peak)} of GPU memory, --mem was {asked}"
+
+
 def render(status: Status) -> str:
     """The status as text for people."""
     lead = status.lead
@@ -189,7 +196,8 @@ def render(status: Status) -> str:
         for job in status.running:
             ran = format_duration(status.at - job.started) if job.started else "starting"
             eta = f" of about {format_duration(job.request.eta)}" if job.request.eta else ""
-            lines.append(f"  {job.id:>5}  {job.tag:<20} {job.owner:<10} {ran}{eta}")
+            over = _over(job)
+            lines.append(f"  {job.id:>5}  {job.tag:<20} {job.owner:<10} {ran}{eta}{over}")
     if status.waiting:
         lines.append("waiting")
         for job in status.waiting:
@@ -207,5 +215,7 @@ def render(status: Status) -> str:
         for job in status.recent:
             took = format_duration(job.ended - job.started) if job.ended and job.started else "-"
             why = f": {job.reason.splitlines()[0]}" if job.reason else ""
-            lines.append(f"  {job.id:>5}  {job.tag:<20} {job.owner:<10} {job.state} {took}{why}")
+            lines.append(
+                f"  {job.id:>5}  {job.tag:<20} {job.owner:<10} {job.state} {took}{why}{_over(job)}"
+            )
     return "\n".join(lines)

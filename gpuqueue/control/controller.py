@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from gpuqueue.control.devicememory import highest, note_excess, once_more, take_note
 from gpuqueue.control.evicting import Evictor, in_front, resumes
 from gpuqueue.control.gauge import Gauge
 from gpuqueue.control.herald import Herald
@@ -43,8 +44,6 @@ _REST = 0.05
 """Seconds between two plans at most; a long queue takes half of the time for planning."""
 _CLAIM_PATIENCE = 5.0
 _MOST_LOSSES = 4
-_REMEMBERED = 5000
-"""How many successful runs a new lead learns from."""
 
 
 class Controller:
@@ -69,8 +68,8 @@ class Controller:
         self._stopping = threading.Event()
         self._newest = self._found = 0
         self._ordered: dict[int, float] = {}
-        self.teacher = Teacher()
-        self._last_read = self._rest_until = 0.0
+        self._teacher = Teacher()
+        self._last_read = self._last_told = self._rest_until = 0.0
         self._published: dict[str, Any] = {}
         self._trouble = ""
         self._open_intents = True
@@ -84,10 +83,9 @@ class Controller:
         self.launcher.start()
         self._jobs = {job.id: job for job in self.store.live()}
         self._newest = self._found = max(self._jobs, default=0)
+        self._teacher.ask_for(self._jobs)
         self._fresh = set(self._jobs)
-        ended = self.store.jobs(states=[JobState.SUCCEEDED], limit=_REMEMBERED)
-        self.teacher.remember(reversed(ended))
-        self.teacher.expect(self._jobs)
+        self._teacher.remember(self.store)
         lines: list[str] = []
         tick = True
         next_tick = time.monotonic() + TICK
@@ -136,6 +134,7 @@ class Controller:
         changed = self._take_in(turn, lines, tick=tick)
         if tick:
             changed |= self._look_around()
+            take_note(turn, self.machine)
         if changed or (tick and self._waits(turn)):
             self._decide(turn)
         turn.commit(self.store)
@@ -143,7 +142,7 @@ class Controller:
         if self._jobs:
             self.idle_since = time.monotonic()
         self._act(turn)
-        if turn.moves or turn.intents:
+        if turn.moves or turn.intents or turn.notes:
             self.herald.tell(lasting=turn.ends)
 
     def _act(self, turn: Turn) -> None:
@@ -177,7 +176,7 @@ class Controller:
                 # a fact, not a decision: it stays even if this turn cannot be recorded
                 turn.jobs[job.id] = self._jobs[job.id] = job
                 self._newest = max(self._newest, job.id)
-                self.teacher.expect([job.id])
+                self._teacher.ask_for([job.id])
                 self._fresh.add(job.id)
                 changed = True
         # an exit may ring before this lead has seen its claim
@@ -211,18 +210,25 @@ class Controller:
             self._measure()
         now = time.monotonic()
         waiting = any(job.state is JobState.QUEUED for job in self._jobs.values())
-        if now - self._last_read >= (TICK if waiting else _READ_IDLE):
+        # of those that hold GPUs, the most that they use is to be seen
+        held = any(job.placement and job.placement.grants for job in self._jobs.values())
+        if now - self._last_read >= (TICK if waiting or held else _READ_IDLE):
             self._last_read = now
             readings = self.gauge.ask()
             seen = self._seen(readings)
             was = self.machine
             changed |= (seen.gpus, seen.outside, seen.silent) != (was.gpus, was.outside, was.silent)
             self.machine = seen
+        if changed or now - self._last_told >= (TICK if waiting else _READ_IDLE):
+            self._publish(now)
+        return changed
+
+    def _publish(self, now: float) -> None:
+        self._last_told = now
         fact = self.machine.as_fact() | {"warning": self.settings.warning}
         if fact != self._published:
             self.store.set_fact(FACT, fact)
             self._published = fact
-        return changed
 
     def _measure(self) -> None:
         """Find the machine's GPUs, with a first look at who is on them."""
@@ -307,25 +313,38 @@ class Controller:
         turn.leave(job)
         self._ordered.pop(job.id, None)
         self.evictor.forget(job)
-        if outcome.again:
-            turn.move(
+        folder = self.home.attempt(job.id, job.attempt)
+        peak = highest(job, folder, self.machine)
+        note_excess(turn, job, peak or 0)
+        more = once_more(job, outcome, folder, self.machine, self.settings.current)
+        if outcome.again or more:
+            front = outcome.aside or more
+            again = turn.move(
                 job, "requeued", state=JobState.QUEUED, placement=None, process=None,
-                started=None, reason=outcome.reason, expected=None, latest=None, asked="",
-                position=in_front(turn.jobs, job) if outcome.aside else job.position,
+                started=None, expected=None, latest=None, asked="", peak=peak,
+                position=in_front(turn.jobs, job) if front else job.position,
+                **({"reason": outcome.reason} | more),
             )  # fmt: skip
+            if more:
+                self._learn_from(turn, again)
             return
         ended = turn.move(
             job, "ended", state=outcome.state, ended=outcome.ended or turn.now,
             returncode=outcome.returncode, reason=outcome.reason,
-            started=job.started or outcome.started,
+            started=job.started or outcome.started, peak=peak,
         )  # fmt: skip
         if ended.state is JobState.SUCCEEDED:
-            self.teacher.note(ended)
+            self._learn_from(turn, ended)
+
+    def _learn_from(self, turn: Turn, job: Job) -> None:
+        """Take in what a run teaches; those of its command that wait are told anew."""
+        if self._teacher.note(job):
+            self._teacher.ask_for_like(turn, job)
 
     # -- starts ------------------------------------------------------------------------------
 
     def _decide(self, turn: Turn) -> None:
-        self.teacher.teach(turn)
+        self._teacher.teach(turn)
         waiting = [job for job in turn.jobs.values() if job.state is JobState.QUEUED]
         if not waiting:
             return

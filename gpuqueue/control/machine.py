@@ -189,6 +189,15 @@ def usage_of(store: Store, settings: Settings, machine: Machine, now: float) -> 
     return used
 
 
+def _learned(job: Job) -> Estimate | None:
+    """What earlier runs taught of a job, as far as it did not say so itself."""
+    run_time = job.learned if job.request.eta is None else None
+    memory = job.learned_memory if job.request.memory is None else None
+    if run_time is None:
+        return None if memory is None else Estimate(memory=memory)
+    return Estimate(run_time, memory, learned=True, sound=job.sound)
+
+
 def snapshot_of(
     jobs: Iterable[Job],
     parents: Mapping[int, JobState],
@@ -210,9 +219,7 @@ def snapshot_of(
     policy = policy_of(settings, machine.gpus, silent=machine.silent)
     latest = {job.id: job.latest for job in waiting if job.latest is not None}
     estimates = {
-        job.id: Estimate(job.learned, learned=True, sound=job.sound)
-        for job in (*waiting, *running)
-        if job.learned is not None and job.request.eta is None
+        job.id: estimate for job in (*waiting, *running) if (estimate := _learned(job)) is not None
     }
     return Snapshot(
         cards, tuple(waiting), tuple(running), policy, parents, estimates, latest, usage or {}

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuqueue.model import Job, JobKind, JobState, ProcessId
-from gpuqueue.run.files import VOID, has_heard, read_exit, read_json, read_payload, take_claim
+from gpuqueue.run.files import (
+    OUTCOME,
+    VOID,
+    has_heard,
+    read_exit,
+    read_json,
+    read_payload,
+    take_claim,
+)
 from gpuqueue.run.process import (
     alive,
     boot_id,
@@ -105,7 +113,7 @@ def outcome_of(folder: Path, job: Job) -> Outcome | None:
         return Outcome(JobState.SUCCEEDED, 0, "", started, ended)
     told = ""
     if job.kind is not JobKind.SCRIPT:
-        told = (read_json(folder / "outcome.json") or {}).get("reason", "")
+        told = (read_json(folder / OUTCOME) or {}).get("reason", "")
     interrupted = record.get("asked") == "interrupt"
     reason = record.get("reason") or told or _words(code)
     state = JobState.CANCELLED if interrupted else JobState.FAILED

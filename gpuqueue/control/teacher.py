@@ -1,86 +1,105 @@
-"""What earlier runs teach about waiting jobs, kept with them.
-
-It stays with the job, so that whoever explains its waiting plans on the same. Each turn costs only
-what is new: a job that came, or a kind of work of which something else is believed than before.
-"""
+"""What earlier runs teach, as the controller keeps it: run times and peaks of memory."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 
 from gpuqueue.control.turn import Turn
 from gpuqueue.model import Job, JobKind, JobState
-from gpuqueue.plan import History, kind_of
+from gpuqueue.plan import History, kind_of, work_of
+from gpuqueue.store import Store
 
 __all__ = ["Teacher"]
 
+_LEAST = 1.0
+"""Seconds. What is learned of shorter jobs differs by chance only; no order is to hang on it."""
+_SEEN = 3.0
+"""Seconds. GPUs are read once a second: of a shorter run the peak was seen by chance only."""
+_REMEMBERED = 5000
+"""How many successful runs a new lead learns from."""
+
 
 class Teacher:
-    """The history of runs, and the waiting jobs by kind of work."""
+    """Learns from the jobs that end, and tells those that wait.
+
+    What is told stays with the job, so that whoever explains its waiting plans on the same.
+    """
 
     def __init__(self) -> None:
         self._history = History()
-        self._new: list[int] = []
-        self._waiting: dict[Hashable, set[int]] = {}
-        self._changed: set[Hashable] = set()
-        self._believed: dict[Hashable, tuple[float, bool]] = {}
+        self._untaught: list[int] = []
 
-    def remember(self, ended: Iterable[Job]) -> None:
-        """Begin with runs of before, oldest first."""
-        for job in ended:
+    def remember(self, store: Store) -> None:
+        """Learn from the runs that are on record, and from nothing else."""
+        self._history = History()
+        for job in store.lessons(_REMEMBERED):
+            if job.lacked and job.state is JobState.SUCCEEDED:
+                self._note_memory(job)  # as when it ran out, before it ran again
             self.note(job)
-        self._changed.clear()
 
-    def expect(self, job_ids: Iterable[int]) -> None:
-        """Jobs that have come."""
-        self._new += job_ids
+    def note(self, job: Job) -> bool:
+        """Take in a job that succeeded, or ran out of the memory that was learned for it.
 
-    def note(self, job: Job) -> None:
-        """Take in a job that succeeded; those of its kind that wait believe what it teaches."""
-        if not _teaches(job) or job.started is None or job.ended is None:
-            return
-        kind = kind_of(job.owner, job.command, job.request)
-        self._history.add(kind, max(0.0, job.ended - job.started))
-        self._changed.add(kind)
+        Whether something else is believed of its command than before.
+        """
+        if not _teaches(job):
+            return False
+        before = self._belief(job)
+        took = 0.0
+        if job.state is JobState.SUCCEEDED and job.started is not None and job.ended is not None:
+            took = max(0.0, job.ended - job.started)
+            kind = kind_of(job.owner, job.command, job.request)
+            self._history.add(kind, took)
+        if took >= _SEEN or job.lacked:
+            self._note_memory(job)
+        return self._belief(job) != before
+
+    def _belief(self, job: Job) -> tuple[object, object]:
+        run_time = self._history.estimate(kind_of(job.owner, job.command, job.request))
+        return run_time, self._history.memory(work_of(job.owner, job.command, job.request))
+
+    def _note_memory(self, job: Job) -> None:
+        # too little was too little whatever was seen of it
+        if least := max(job.peak or 0, job.lacked or 0):
+            self._history.saw(work_of(job.owner, job.command, job.request), least)
+
+    def ask_for(self, jobs: Iterable[int]) -> None:
+        """Tell these jobs at the next occasion what is known by then."""
+        self._untaught += jobs
+
+    def ask_for_like(self, turn: Turn, job: Job) -> None:
+        """Tell anew those of a command of which something was learned."""
+        self.ask_for(
+            other.id
+            for other in turn.jobs.values()
+            if other.command == job.command and other.owner == job.owner
+        )
 
     def teach(self, turn: Turn) -> None:
         """Give jobs that came without an estimate the one that their command has taught."""
-        for job_id in self._new:
+        for job_id in self._untaught:
             job = turn.jobs.get(job_id)
-            if job is not None and job.request.eta is None and _teaches(job):
-                kind = kind_of(job.owner, job.command, job.request)
-                self._waiting.setdefault(kind, set()).add(job_id)
-                self._tell(turn, job, self._belief(kind))
-        self._new = []
-        for kind in self._changed:
-            before = self._believed.pop(kind, None)
-            belief = self._belief(kind)
-            if belief == before or kind not in self._waiting:
+            if job is None or job.state is not JobState.QUEUED or not _teaches(job):
                 continue
-            for job_id in list(self._waiting[kind]):
-                job = turn.jobs.get(job_id)
-                if job is None:
-                    self._waiting[kind].discard(job_id)
-                else:
-                    self._tell(turn, job, belief)
-            if not self._waiting[kind]:
-                del self._waiting[kind]
-        self._changed.clear()
+            facts = self._run_time(job) | self._memory(job)
+            if any(getattr(job, name) != value for name, value in facts.items()):
+                turn.know(job_id, **facts)
+        self._untaught = []
 
-    def _belief(self, kind: Hashable) -> tuple[float, bool] | None:
-        if kind not in self._believed:
-            found = self._history.estimate(kind)
-            if found is None or found.run_time is None:
-                return None
-            self._believed[kind] = found.run_time, found.sound
-        return self._believed[kind]
+    def _run_time(self, job: Job) -> dict[str, object]:
+        if job.request.eta is not None:
+            return {}
+        found = self._history.estimate(kind_of(job.owner, job.command, job.request))
+        if found is None or found.run_time is None:
+            return {}
+        return {"learned": max(found.run_time, _LEAST), "sound": found.sound}
 
-    @staticmethod
-    def _tell(turn: Turn, job: Job, belief: tuple[float, bool] | None) -> None:
-        if belief is not None and job.state is JobState.QUEUED:
-            run_time, sound = belief
-            if (job.learned, job.sound) != belief:
-                turn.learn(job.id, run_time, sound=sound)
+    def _memory(self, job: Job) -> dict[str, object]:
+        # one that ran out of what was learned has been given all there is
+        if job.request.memory is not None or job.lacked is not None:
+            return {}
+        found = self._history.memory(work_of(job.owner, job.command, job.request))
+        return {} if found is None else {"learned_memory": found}
 
 
 def _teaches(job: Job) -> bool:

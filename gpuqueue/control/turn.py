@@ -23,7 +23,9 @@ class Turn:
     now
         The moment that the turn's events carry.
     promised
-        The waiting jobs that the scheduler has told something: a latest start, a run time.
+        The jobs that something is known of besides their state: a latest start, a run time.
+    notes
+        Events that change no job's state: job, kind, data.
     actions
         What to do after it is recorded; none of it may be needed for the record to be true.
     """
@@ -34,6 +36,7 @@ class Turn:
     intents: list[tuple[Intent, str]] = field(default_factory=list)
     actions: list[Callable[[], object]] = field(default_factory=list)
     promised: list[int] = field(default_factory=list)
+    notes: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
     _entered: list[Job] = field(default_factory=list)
     _left: list[Job] = field(default_factory=list)
 
@@ -47,9 +50,9 @@ class Turn:
         self.moves.append((job, after, event))
         return after
 
-    def learn(self, job_id: int, run_time: float, *, sound: bool) -> None:
-        """Keep with a waiting job what earlier runs of its command teach."""
-        self.jobs[job_id] = replace(self.jobs[job_id], learned=run_time, sound=sound)
+    def know(self, job_id: int, **facts: Any) -> None:
+        """Keep with a job what earlier runs teach of it, or how much memory it uses."""
+        self.jobs[job_id] = replace(self.jobs[job_id], **facts)
         self.promised.append(job_id)
 
     def promise(self, job_id: int, expected: float, latest: float) -> None:
@@ -77,13 +80,15 @@ class Turn:
 
     def commit(self, store: Store) -> None:
         """Record all of it."""
-        if not (self.moves or self.intents or self.promised):
+        if not (self.moves or self.intents or self.promised or self.notes):
             return
         with store.transaction() as db:
             for before, after, event in self.moves:
                 store.move(db, before, after, event, self.now)
             for job_id in dict.fromkeys(self.promised):
                 store.promise(db, self.jobs[job_id])
+            for job_id, kind, data in self.notes:
+                store.record(db, self.now, job_id, kind, data)
             for job in self._left:
                 store.vacate(db, job, self.now)
             for job in self._entered:

@@ -4,7 +4,7 @@ No clock, no I/O, no randomness: the same snapshot and time always give the same
 """
 
 from gpuqueue.plan.decide import Plan, plan
-from gpuqueue.plan.learn import History, kind_of, likeness_of
+from gpuqueue.plan.learn import History, kind_of, likeness_of, work_of
 from gpuqueue.plan.need import need_of, never_fits
 from gpuqueue.plan.types import (
     Card,
@@ -39,4 +39,5 @@ __all__ = [
     "need_of",
     "never_fits",
     "plan",
+    "work_of",
 ]

@@ -76,7 +76,7 @@ class Decision:
             if len(self.items) == depth:
                 self.behind = self.queue[number:]
                 break
-            form = forms[job.request]
+            form = forms.of(job)
             if form.never is not None:
                 continue
             lanes.compile(form)
@@ -104,7 +104,7 @@ class Decision:
         if not self.behind or not lanes.some_room(now):
             return False
         for job in self.behind:
-            form = self.forms[job.request]
+            form = self.forms.of(job)
             if form not in seen:
                 lanes.compile(form)
                 seen[form] = form.never is None and lanes.startable(form, now)
@@ -209,7 +209,7 @@ class Decision:
         lanes, forms = self.lanes, self.forms
         stuck: dict[Form, float] = {}
         for number, job in enumerate(self.behind, len(self.queue) - len(self.behind)):
-            form = forms[job.request]
+            form = forms.of(job)
             shortest = stuck.get(form)
             if shortest == 0:
                 continue

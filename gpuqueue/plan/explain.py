@@ -141,7 +141,7 @@ def _foresee_children(decision: Decision, timeline: Timeline, expected: dict[int
             if ready >= now + UNKNOWN:
                 later.append(job)
                 continue
-            form = decision.forms[job.request]
+            form = decision.forms.of(job)
             if form.never is not None:
                 continue
             decision.lanes.compile(form)
@@ -163,7 +163,7 @@ def _range_ends(decision: Decision) -> Mapping[int, float]:
 
 def _not_before(decision: Decision, job: Job, later: dict[Form, float]) -> float | None:
     """The earliest moment at which a job's GPUs are free behind all that is reserved."""
-    form = decision.forms[job.request]
+    form = decision.forms.of(job)
     if form.never is not None:
         return None
     if form not in later:
@@ -182,7 +182,7 @@ def _starting(scene: _Scene, gpus: Sequence[str]) -> _Why:
 def _why(scene: _Scene, job: Job) -> _Why:
     parents = scene.decision.snapshot.parents
     unmet = [p for p in job.request.after if parents.get(p) is not JobState.SUCCEEDED]
-    form = scene.decision.forms[job.request]
+    form = scene.decision.forms.of(job)
     if form.never is not None:
         return _Why(WaitReason.NEVER, f"can never start here: {form.never}")
     if unmet:

@@ -34,11 +34,11 @@ class _Trial(NamedTuple):
         from gpuqueue.plan.decide import Decision
 
         decision, item = self.decision, self.item
-        form = decision.forms[request]
+        changed = replace(item.job, request=request)
+        form = decision.forms.of(changed)
         if form.never is not None:
             return False
         decision.lanes.compile(form)
-        changed = replace(item.job, request=request)
         guard = decision.lanes.by_uuid[space.gpu.uuid].guard
         marks = self.timeline.copy().take_now(Item(changed, form, item.length, item.order))
         if marks != guard:
@@ -83,11 +83,25 @@ def _readable(size: int) -> int:
     return size // _GIB * _GIB or size // _MIB * _MIB
 
 
+def _readable_above(size: int) -> int:
+    step = _GIB if size >= _GIB else _MIB
+    return -(-size // step) * step
+
+
 def _share_by_memory(space: Space, request: Request, trial: _Trial) -> str:
     size = _readable(space.memory_left or 0)
+    estimate = trial.decision.snapshot.estimates.get(trial.item.job.id)
+    learned = None if estimate is None else estimate.memory
+    if learned is not None:
+        if _readable_above(learned) > size:
+            return ""  # what would let it start is known to be too little for it
+        size = _readable_above(learned)
     if space.held.empty or not size or not trial.starts_on(space, replace(request, memory=size)):
         return ""
-    return f"with --mem, up to {format_bytes(size)}, it could share GPU {space.index} now"
+    if learned is None:
+        return f"with --mem, up to {format_bytes(size)}, it could share GPU {space.index} now"
+    enough = f"--mem {format_bytes(size)} should be enough, by earlier runs of this command"
+    return f"{enough}; with it, it could share GPU {space.index} now"
 
 
 def _less_memory(space: Space, request: Request, trial: _Trial) -> str:
@@ -101,7 +115,7 @@ def _less_memory(space: Space, request: Request, trial: _Trial) -> str:
 
 def _smaller_share(space: Space, request: Request, trial: _Trial) -> str:
     compute = WHOLE - space.held.compute
-    if request.memory is None and space.total:
+    if trial.item.form.need.memory is None and space.total:
         compute = min(compute, (space.memory_left or 0) * WHOLE // space.total)
     compute = compute // space.gpu.grain * space.gpu.grain
     if compute <= 0 or compute >= (request.share or 0):

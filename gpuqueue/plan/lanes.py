@@ -18,6 +18,7 @@ Above the lanes is one field of slots.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
@@ -65,7 +66,56 @@ class Forms:
     def __init__(self, snapshot: Snapshot) -> None:
         self._gpus = [card.gpu for card in snapshot.cards]
         self._policy = snapshot.policy
+        self._cards = snapshot.cards
+        self._estimates = snapshot.estimates
         self._known: dict[tuple[object, ...], Form] = {}
+        self._most: dict[tuple[int, bool], int | None] = {}
+
+    def of(self, job: Job) -> Form:
+        """The form of a job's request, with its learned memory where that decides anything.
+
+        It does for a job that shares a GPU and named no memory. One that has whole GPUs keeps
+        them: what was learned takes nothing from somebody who was promised a whole GPU.
+        """
+        form = self[job.request]
+        estimate = self._estimates.get(job.id)
+        if estimate is None or estimate.memory is None or job.request.memory is not None:
+            return form
+        if form.whole or not form.gpus or form.never is not None:
+            return form
+        most = self.most(form)
+        if most is None:
+            return form
+        return self[replace(job.request, memory=min(estimate.memory, most))]
+
+    def most(self, form: Form) -> int | None:
+        """Bytes that a sharing job can be given on each of its GPUs, on an empty machine.
+
+        An estimate above that must not keep a job waiting for what there is nowhere. GPUs on
+        which nobody may start count only where there are too few others. None where some GPU
+        does not tell its size: a job of known memory could not go there.
+        """
+        key = form.gpus, form.need.light
+        if key not in self._most:
+            self._most[key] = self._find_most(*key)
+        return self._most[key]
+
+    def _find_most(self, gpus: int, light: bool) -> int | None:
+        shared = self._policy.shared_gpu
+        cards = [card for card in self._cards if not light or card.gpu.uuid == shared]
+        sizes: dict[str, int] = {}
+        for card in cards:
+            if card.gpu.memory is None:
+                return None
+            sizes[card.gpu.uuid] = card.gpu.memory
+        perc, drained = self._policy.gpu_free_perc, self._policy.drained
+        usable = [
+            sizes[card.gpu.uuid] - max(0, card.outside)
+            for card in cards
+            if is_open(card, perc) and card.gpu.uuid not in drained
+        ]
+        found = sorted(usable if len(usable) >= gpus else sizes.values(), reverse=True)
+        return found[gpus - 1] if 0 < gpus <= len(found) else None
 
     def __getitem__(self, request: Request) -> Form:
         key = (request.gpus, request.share, request.memory, request.slots, request.preset)

@@ -18,10 +18,13 @@ from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
-from gpuqueue.model import Request
+from gpuqueue.model import Preset, Request
 from gpuqueue.plan.types import Estimate
 
-__all__ = ["MARGIN", "PEAKS", "RECENT", "UNSURE", "History", "kind_of", "likeness_of", "normalised"]
+__all__ = [
+    "MARGIN", "PEAKS", "RECENT", "UNSURE", "History", "kind_of", "likeness_of", "normalised",
+    "work_of",
+]  # fmt: skip
 
 RECENT = 5
 """How many runs of a command are remembered."""
@@ -54,6 +57,15 @@ def kind_of(owner: str, command: str, request: Request) -> Hashable:
     return owner, normalised(command), str(request.preset), request.gpus, share
 
 
+def work_of(owner: str, command: str, request: Request) -> Hashable:
+    """What counts as the same work where memory is learned: owner, command, how many GPUs.
+
+    Unlike the run time, memory does not depend on how much of a GPU's compute a job has.
+    """
+    every = request.preset in {Preset.TWO, Preset.EXCLUSIVE}
+    return owner, normalised(command), request.gpus or (str(request.preset) if every else 1)
+
+
 def likeness_of(owner: str, request: Request) -> Hashable:
     """What a new command is compared with: all work of the owner that asks for as much."""
     return owner, str(request.preset), request.gpus, request.share
@@ -62,7 +74,6 @@ def likeness_of(owner: str, request: Request) -> Hashable:
 @dataclass(slots=True)
 class _Record:
     runs: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
-    peaks: deque[int] = field(default_factory=lambda: deque(maxlen=PEAKS))
     held: deque[bool] = field(default_factory=lambda: deque(maxlen=2 * RECENT))
 
 
@@ -72,6 +83,7 @@ class History:
     def __init__(self) -> None:
         self._records: dict[Hashable, _Record] = {}
         self._likes: dict[Hashable, deque[float]] = {}
+        self._peaks: dict[Hashable, deque[int]] = {}
 
     def add(self, kind: Hashable, run_time: float, peak: int = 0, *, like: Hashable = None) -> None:
         """Take in one successful run; ``peak`` in bytes on one GPU, 0 where nobody knows.
@@ -87,7 +99,22 @@ class History:
             record.held.append(run_time <= before * 1.1 + 60 and before <= 4 * run_time + 600)
         record.runs.append(run_time)
         if peak:
-            record.peaks.append(peak)
+            self.saw(kind, peak)
+
+    def saw(self, work: Hashable, peak: int) -> None:
+        """Take in the peak of one run, in bytes on one GPU: it needed no less.
+
+        ``work`` is its ``work_of``, or whatever ``memory`` is asked about. A run that ran out of
+        memory teaches what it had, which was too little.
+        """
+        self._peaks.setdefault(work, deque(maxlen=PEAKS)).append(peak)
+
+    def memory(self, work: Hashable) -> int | None:
+        """Device memory in bytes on one GPU that one more run should have; None if not known."""
+        peaks = self._peaks.get(work)
+        if not peaks:
+            return None
+        return int(max(peaks) * (1 + MARGIN + UNSURE / len(peaks)))
 
     def add_all(self, runs: Iterable[tuple[Hashable, float, int]]) -> None:
         """Take in several runs, oldest first."""
@@ -106,7 +133,4 @@ class History:
             return Estimate(max(1.0, *runs), learned=True, sound=False) if runs else None
         held = record.held
         sound = len(held) >= _PROOFS and sum(held) * 5 >= len(held) * 4
-        memory = None
-        if peaks := record.peaks:
-            memory = int(max(peaks) * (1 + MARGIN + UNSURE / len(peaks)))
-        return Estimate(max(1.0, *record.runs), memory, learned=True, sound=sound)
+        return Estimate(max(1.0, *record.runs), self.memory(kind), learned=True, sound=sound)

@@ -70,7 +70,9 @@ def _cost(job: Job, snapshot: Snapshot, cards: int) -> float:
     """GPU seconds that a job is expected to use."""
     request = job.request
     estimate = snapshot.estimates.get(job.id)
-    seconds = request.eta if estimate is None else estimate.run_time
+    seconds = request.eta
+    if estimate is not None and estimate.run_time is not None:
+        seconds = estimate.run_time
     if request.preset is Preset.CPU or request.gpus == 0:
         return 0.0
     every = request.preset in {Preset.TWO, Preset.EXCLUSIVE}

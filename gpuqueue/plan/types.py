@@ -80,7 +80,8 @@ class Estimate:
     """What a job is believed to take: run time in seconds, device memory in bytes per GPU.
 
     ``learned`` says that it comes from earlier runs, ``sound`` that such estimates have held; a
-    job moves ahead of its turn only on a sound one.
+    job moves ahead of its turn only on a sound one. ``memory`` counts for a job that shares a GPU
+    and has named none; for others it is only told.
     """
 
     run_time: float | None = None

@@ -339,6 +339,7 @@ class CellRun:
                 "where": told.get("where", {}),
                 "sources": told.get("sources", {}),
                 "unpatched": told.get("unpatched", []),
+                "peak": told.get("peak"),
             },
             flush=not self.spec.get("waited"),  # as the result that it is about
         )

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpuqueue.run.celloutput import OVER
+from gpuqueue.run.devicememory import peak_of_torch
 from gpuqueue.run.files import RESULT, read_json, write_json
 
 __all__ = [
@@ -215,6 +216,7 @@ def finish() -> None:
 
     for stream in (sys.stdout, sys.stderr):
         _drain(stream)
+    peak = peak_of_torch()  # of the cell, without what saving takes
     work, shell = _Work, _Work.shell
     for event in ("post_execute", "post_run_cell"):
         shell.events.callbacks[event].clear()
@@ -284,6 +286,7 @@ def finish() -> None:
             "where": _where(),
             "sources": sources(shell, known_names(shell) - work.cells),
             "unpatched": [place.key for place, value in patches.items() if value is GONE],
+            "peak": peak,
         },
         flush=False,  # read by the process beside this one, and not again
     )

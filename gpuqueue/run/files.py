@@ -10,6 +10,7 @@
 ``  log``            bytes as the job wrote them
 ``  outputs.jsonl``  a cell's outputs, one JSON line each
 ``  result``         what the payload gave back
+``  outcome.json``   what the payload told of itself: why it failed, how much device memory it used
 ``  result.N``       a large buffer of it, by itself; never written to again
 ``  exit.json``      made just before the payload starts, then names its process, then tells how
                      it ended; always written in place, in one piece
@@ -34,6 +35,7 @@ from gpuqueue.model import ProcessId
 __all__ = [
     "EXIT",
     "LOG",
+    "OUTCOME",
     "OUTPUTS",
     "PROGRESS",
     "RESULT",
@@ -59,6 +61,7 @@ SPEC = "spec.json"
 LOG = "log"
 OUTPUTS = "outputs.jsonl"
 RESULT = "result"
+OUTCOME = "outcome.json"
 EXIT = "exit.json"
 STOP = "stop"
 PROGRESS = "progress.jsonl"

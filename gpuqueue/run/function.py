@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import sys
@@ -10,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from gpuqueue.run.code import load_call
-from gpuqueue.run.files import RESULT, write_json
+from gpuqueue.run.devicememory import is_out_of_memory, peak_of_torch
+from gpuqueue.run.files import OUTCOME, RESULT, write_json
 
 __all__ = ["run"]
 
@@ -28,7 +30,18 @@ def run(job_dir: str, attempt: str, _spec: Mapping[str, Any]) -> NoReturn:
         _keep(attempt, ("value", value))
     except BaseException as error:  # noqa: BLE001 - pickling runs the user's code too
         _fail(attempt, error, f"its result, a {type(value).__name__}, cannot be pickled: ")
+    if told := _memory_told():
+        with contextlib.suppress(OSError):  # nothing hangs on it
+            write_json(os.path.join(attempt, OUTCOME), told, flush=False)
     _leave(0)
+
+
+def _memory_told(error: BaseException | None = None) -> dict[str, Any]:
+    peak = peak_of_torch()
+    told: dict[str, Any] = {} if peak is None else {"peak": peak}
+    if is_out_of_memory(error):
+        told["out_of_memory"] = True
+    return told
 
 
 def _keep(attempt: str, value: tuple[str, Any]) -> None:
@@ -50,7 +63,8 @@ def _fail(attempt: str, error: BaseException, prefix: str = "") -> NoReturn:
         if not isinstance(code, int):
             print(code, file=sys.stderr)
             code = 1
-        write_json(os.path.join(attempt, "outcome.json"), {"reason": f"it called exit({code})"})
+        told = {"reason": f"it called exit({code})"} | _memory_told(error)
+        write_json(os.path.join(attempt, OUTCOME), told)
         if code == 0:
             _keep(attempt, ("value", None))
         _leave(code)
@@ -59,7 +73,7 @@ def _fail(attempt: str, error: BaseException, prefix: str = "") -> NoReturn:
     text = "".join(traceback.format_exception(type(error), error, frames))
     sys.stderr.write(text)
     words = f"{prefix}{type(error).__name__}: {error}"
-    write_json(os.path.join(attempt, "outcome.json"), {"reason": words[:2000]})
+    write_json(os.path.join(attempt, OUTCOME), {"reason": words[:2000]} | _memory_told(error))
     try:
         _keep(attempt, ("error", (error.with_traceback(None), text)))
         with open(os.path.join(attempt, RESULT), "rb") as file:

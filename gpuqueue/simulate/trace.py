@@ -176,6 +176,7 @@ def from_history(jobs: Iterable[Job], *, since: float = 0.0) -> list[TraceJob]:
                 work=sum(grant.compute for grant in grants) / WHOLE,
                 owner=job.owner,
                 command=job.command,
+                peak=job.peak or 0,
             )
         )
     return sorted(found, key=lambda job: (job.submit, job.id))

@@ -104,7 +104,7 @@ def reading_from(data: Mapping[str, Any]) -> Reading:
 COLUMNS = (
     "id, kind, state, request, tag, owner, command, cwd, origin, submitted, position, attempt, "
     "placement, started, ended, returncode, reason, process, asked, key, retry_of, expected, "
-    "latest, learned, sound"
+    "latest, learned, sound, peak, learned_memory, lacked"
 )
 
 
@@ -113,7 +113,7 @@ def job_from(row: tuple[Any, ...]) -> Job:
     (
         job_id, kind, state, request, tag, owner, command, cwd, origin, submitted, position,
         attempt, placement, started, ended, returncode, reason, process, asked, key, retry_of,
-        expected, latest, learned, sound,
+        expected, latest, learned, sound, peak, learned_memory, lacked,
     ) = row  # fmt: skip
     return Job(
         id=job_id,
@@ -141,6 +141,9 @@ def job_from(row: tuple[Any, ...]) -> Job:
         latest=latest,
         learned=learned,
         sound=bool(sound),
+        peak=peak,
+        learned_memory=learned_memory,
+        lacked=lacked,
     )
 
 
@@ -173,4 +176,8 @@ def job_to_dict(job: Job) -> dict[str, Any]:
         "expected": job.expected,
         "latest": job.latest,
         "learned": job.learned,
+        "peak": job.peak,
+        "learned_memory": job.learned_memory,
+        "lacked": job.lacked,
+        "excess": job.excess,
     }

@@ -97,7 +97,14 @@ ALTER TABLE jobs ADD COLUMN sound INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX jobs_succeeded ON jobs (id) WHERE state = 'succeeded';
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND)
+_THIRD = """
+ALTER TABLE jobs ADD COLUMN peak INTEGER;
+ALTER TABLE jobs ADD COLUMN learned_memory INTEGER;
+ALTER TABLE jobs ADD COLUMN lacked INTEGER;
+CREATE INDEX jobs_lacked ON jobs (id) WHERE lacked IS NOT NULL;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD)
 VERSION = len(MIGRATIONS)
 
 

@@ -350,14 +350,15 @@ class Store:
         """
         cursor = db.execute(
             "UPDATE jobs SET state = ?, position = ?, attempt = ?, placement = ?, started = ?, "
-            "ended = ?, returncode = ?, reason = ?, process = ?, asked = ? "
+            "ended = ?, returncode = ?, reason = ?, process = ?, asked = ?, peak = ?, "
+            "learned_memory = ?, lacked = ? "
             "WHERE id = ? AND state NOT IN ('succeeded', 'failed', 'cancelled')",
             (
                 str(after.state), after.position, after.attempt,
                 None if after.placement is None else dump(plain(after.placement)),
                 after.started, after.ended, after.returncode, after.reason,
                 None if after.process is None else dump(plain(after.process)),
-                after.asked, after.id,
+                after.asked, after.peak, after.learned_memory, after.lacked, after.id,
             ),
         )  # fmt: skip
         if after.request is not before.request:
@@ -377,11 +378,18 @@ class Store:
         self.record(db, at, after.id, event, data)
 
     def promise(self, db: sqlite3.Connection, job: Job) -> None:
-        """Keep what the scheduler told of a waiting job, within the caller's transaction."""
+        """Keep what is known of a job besides its state, within the caller's transaction.
+
+        What the scheduler told of it, what earlier runs taught, how much memory it was seen to use.
+        """
         db.execute(
-            "UPDATE jobs SET expected = ?, latest = ?, learned = ?, sound = ? WHERE id = ?",
-            (job.expected, job.latest, job.learned, job.sound, job.id),
-        )
+            "UPDATE jobs SET expected = ?, latest = ?, learned = ?, sound = ?, peak = ?, "
+            "learned_memory = ? WHERE id = ?",
+            (
+                job.expected, job.latest, job.learned, job.sound, job.peak, job.learned_memory,
+                job.id,
+            ),
+        )  # fmt: skip
 
     def occupy(self, db: sqlite3.Connection, job: Job, placement: Placement, at: float) -> None:
         """Open the usage records of an attempt, within the caller's transaction."""
@@ -477,6 +485,19 @@ class Store:
             [*values, limit],
         )
         return [job_from(row) for row in rows]
+
+    def lessons(self, limit: int) -> list[Job]:
+        """The newest jobs that teach something, oldest first, ``limit`` of each kind at most.
+
+        Those that succeeded, and those that ran out of the memory that was learned for them.
+        """
+        found: dict[int, Job] = {}
+        for which in ("state = 'succeeded'", "lacked IS NOT NULL"):
+            rows = self._rows(
+                f"SELECT {COLUMNS} FROM jobs WHERE {which} ORDER BY id DESC LIMIT ?", (limit,)
+            )
+            found |= {row[0]: job_from(row) for row in rows}
+        return [found[job_id] for job_id in sorted(found)]
 
     def states(self, job_ids: Iterable[int]) -> dict[int, JobState]:
         """The states of these jobs; ids that do not exist are missing."""

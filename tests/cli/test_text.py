@@ -32,6 +32,7 @@ from gpuqueue.model import (
     Request,
 )
 from gpuqueue.plan import Policy, Wait, WaitReason, need_of
+from gpuqueue.store import job_to_dict
 
 NOW = 1_700_000_000.0  # 22:13:20 in UTC
 GIB = 1024**3
@@ -181,6 +182,7 @@ def test_all_about_a_job():
         },
         "submitted": NOW - 60, "started": NOW - 50, "ended": NOW - 10, "returncode": 7,
         "reason": "exit code 7", "attempt": 1, "pid": None, "key": None, "retry_of": 9,
+        "peak": 7 * GIB, "learned_memory": None, "lacked": None, "excess": GIB,
         "placement": {
             "grants": [{"gpu": "FAKE-0", "compute": 250, "memory": 6 * GIB, "whole": False}],
             "slots": 1,
@@ -204,6 +206,7 @@ def test_all_about_a_job():
         "  took         40s",
         "  exit code    7",
         "  reason       exit code 7",
+        "  GPU memory   at most 7G on one GPU, 1G over its --mem",
         "  GPUs         GPU 0 (A100), 0.25 of its compute, 6G; 1 slot",
         "  environment  other values than here for PATH; not set here: LR, SEED",
         "  files        /home/a/12",
@@ -211,6 +214,30 @@ def test_all_about_a_job():
         "  events",
         "    2023-11-14 22:12:20  submitted",
     ]
+
+
+@pytest.mark.parametrize(
+    ("known", "rows"),
+    [
+        ({"peak": None}, []),
+        ({"peak": 7 * GIB, "excess": 0}, ["  GPU memory   at most 7G on one GPU"]),
+        (
+            {"peak": None, "learned_memory": 6 * GIB},
+            ["  may need     6G, by earlier runs of this command"],
+        ),
+        (
+            {"peak": 7 * GIB, "learned_memory": 24 * GIB, "lacked": 6 * GIB},
+            ["  GPU memory   at most 7G on one GPU", "  ran out of   6G; ran once more with all"],
+        ),
+    ],
+)
+def test_what_is_known_of_its_memory(known, rows):
+    view = job_to_dict(JOB) | {
+        "wait": None, "gpus": [], "environment": None, "directory": "/d", "log": "/l", "events": [],
+    } | known  # fmt: skip
+    lines = show_text(view, NOW).split("\n")
+    words = ("  GPU memory", "  may need", "  ran out of")
+    assert [line for line in lines if line.startswith(words)] == rows
 
 
 def test_status_marks_the_shared_gpu_and_says_why_jobs_wait():

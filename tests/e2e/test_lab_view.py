@@ -125,6 +125,22 @@ def test_a_queue_with_everything(show: Callable[..., Any]) -> None:
     assert "Nothing runs" not in told
 
 
+def test_memory_is_told_as_held_and_where_it_is_more_than_asked_for(
+    show: Callable[..., Any],
+) -> None:
+    grant = {"job": 1, "tag": "job-1", "compute": 250, "memory": 6 << 30, "whole": False}
+    gpus = [status()["gpus"][0] | {"grants": [grant | {"used": 7 << 30}, grant | {"used": None}]}]
+    over = {"request": {"eta": None, "memory": 6 << 30}, "peak": 7 << 30, "excess": 1 << 30}
+    fits = {"request": {"eta": None, "memory": 6 << 30}, "peak": 5 << 30, "excess": 0}
+    recent = [job(2, "succeeded", ended=time.time(), **over), job(3, "succeeded", **fits)]
+    running = [job(1, "running", **over)]
+    told = text(show(status(gpus=gpus, running=running, recent=recent)))
+    assert "job-1: 25%, 6G, uses 7G" in told
+    assert told.count("uses") == 1
+    assert told.count("has used 7G of GPU memory, asked for 6G") == 2
+    assert told.count("has used") == 2
+
+
 def test_what_the_driver_does_not_tell_is_not_made_up(show: Callable[..., Any]) -> None:
     gpus = [status()["gpus"][0] | {"memory": None, "reading": None}]
     told = text(show(status(gpus=gpus)))

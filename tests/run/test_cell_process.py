@@ -98,6 +98,12 @@ def test_a_cell_from_start_to_end(start: Start) -> None:
     assert sorted(cell.log.read_text().split()) == ["1", "child", "hi"]
 
 
+def test_a_cell_tells_how_much_device_memory_it_used(start: Start) -> None:
+    cell = start("import gpuqueue.run.cellwork as work\nwork.peak_of_torch = lambda: 12345")
+    assert cell.end() == 0
+    assert cell.outcome["peak"] == 12345
+
+
 def test_an_exception(start: Start) -> None:
     cell = start("before = 1\nprint('x', end='')\nraise ValueError('boo')\nafter = 1")
     assert cell.end() == 1

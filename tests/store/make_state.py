@@ -39,7 +39,9 @@ def main() -> None:
             state = JobState(name)
             if state is JobState.QUEUED:
                 continue
-            after = replace(job, state=state, attempt=1, placement=placement, started=2.0)
+            after = replace(
+                job, state=state, attempt=1, placement=placement, started=2.0, peak=2**33
+            )
             if state is JobState.RUNNING:
                 after = replace(after, process=ProcessId(1, 1, "an-earlier-boot"))
             else:

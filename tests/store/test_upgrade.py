@@ -36,3 +36,4 @@ def test_an_earlier_state_keeps_its_queue(dump, home):
     until(lambda: lost.state is JobState.FAILED)
     assert "machine restarted" in lost.reason
     assert jobs["was-succeeded"].returncode == 0
+    assert jobs["was-succeeded"].record.peak == (2**33 if before >= 3 else None)

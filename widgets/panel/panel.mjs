@@ -23,6 +23,7 @@
  * @property {number} compute
  * @property {number} memory
  * @property {boolean} whole
+ * @property {number | null} [used]
  */
 
 /**
@@ -46,7 +47,9 @@
  * @property {string} command
  * @property {number | null} started
  * @property {number | null} ended
- * @property {{eta: number | null}} request
+ * @property {{eta: number | null, memory?: number | null}} request
+ * @property {number | null} [peak]
+ * @property {number} [excess]
  * @property {{position: number, expected: number | null, sentence: string} | null} [wait]
  */
 
@@ -170,10 +173,17 @@ function gpuRow(gpu) {
       const part = grant.whole
         ? 'whole'
         : [grant.compute && `${grant.compute / 10}%`, bytes(grant.memory)].filter(Boolean).join(', ');
-      return `job ${grant.job} ${grant.tag}: ${part}`;
+      const uses = typeof grant.used === 'number' ? `, uses ${bytes(grant.used)}` : '';
+      return `job ${grant.job} ${grant.tag}: ${part}${uses}`;
     }),
     ...gpu.outside_holders,
   );
+}
+
+/** @param {Job} job */
+function over(job) {
+  if (!job.excess) return '';
+  return `has used ${bytes(job.peak ?? null)} of GPU memory, asked for ${bytes(job.request.memory ?? null)}`;
 }
 
 /**
@@ -184,7 +194,7 @@ function runningRow(status, job) {
   const ran = job.started === null ? job.state : duration(status.at - job.started);
   const eta = job.request.eta ? ` of about ${duration(job.request.eta)}` : '';
   const state = job.state === 'running' || job.state === 'starting' ? '' : job.state;
-  return row(`${job.id} ${job.tag}`, `${ran}${eta}`, state, job.owner);
+  return row(`${job.id} ${job.tag}`, `${ran}${eta}`, state, over(job), job.owner);
 }
 
 /**
@@ -203,7 +213,7 @@ function waitingRow(status, job) {
  */
 function recentRow(_status, job) {
   const took = job.started && job.ended ? ` ${duration(job.ended - job.started)}` : '';
-  const made = row(`${job.id} ${job.tag}`, `${job.state}${took}`, job.reason.split('\n')[0]);
+  const made = row(`${job.id} ${job.tag}`, `${job.state}${took}`, job.reason.split('\n')[0], over(job));
   made.dataset.state = job.state;
   return made;
 }
