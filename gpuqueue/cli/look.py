@@ -129,10 +129,12 @@ def job_view(client: LocalClient, job: Job) -> dict[str, Any]:
 
 def _environment(client: LocalClient, job: Job) -> dict[str, list[str]] | None:
     """Names, never values, of the variables in which a job's environment differs from ours."""
+    from gpuqueue.client.payload import as_submitted
+
     spec = client.spec(job.id)
     if spec is None:
         return None
-    theirs, ours = spec["env"], os.environ
+    theirs, ours = as_submitted(spec["env"]), as_submitted(os.environ)
     return {
         "changed": sorted(n for n in theirs.keys() & ours.keys() - _DULL if theirs[n] != ours[n]),
         "added": sorted(theirs.keys() - ours.keys() - _DULL),

@@ -19,7 +19,14 @@ from gpuqueue.errors import PayloadError
 from gpuqueue.model import JobKind
 from gpuqueue.run.large import Large, Linked
 
-__all__ = ["Payload", "function_payload", "notebook_payload", "python_payload", "script_payload"]
+__all__ = [
+    "Payload",
+    "as_submitted",
+    "function_payload",
+    "notebook_payload",
+    "python_payload",
+    "script_payload",
+]
 
 _PYTHONS = frozenset({"python", "python3", f"python3.{sys.version_info.minor}"})
 _PRIVATE = (
@@ -149,6 +156,16 @@ def _offer_helper(env: dict[str, str]) -> None:
     there = [entry for entry in (env.get("PYTHONPATH"),) if entry]
     if folder not in os.pathsep.join(there).split(os.pathsep):
         env["PYTHONPATH"] = os.pathsep.join([*there, folder])
+
+
+def as_submitted(env: Mapping[str, str]) -> dict[str, str]:
+    """A job's environment as its submitter had it, without the helper that was offered."""
+    folder = str(PACKAGE / "jobpath")
+    values = dict(env)
+    entries = values.pop("PYTHONPATH", "").split(os.pathsep)
+    if kept := os.pathsep.join(entry for entry in entries if entry != folder):
+        values["PYTHONPATH"] = kept
+    return values
 
 
 def script_payload(

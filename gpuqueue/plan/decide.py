@@ -148,7 +148,8 @@ class Decision:
                 if rooms.enter(item, marks):
                     self.starts.append((item.job, item.form, marks))
             timeline = band.timeline.copy()
-            after = max([after, *(at for at in band.order.laid.starts if at < inf)])
+            if not snapshot.policy.backfill:
+                after = max([after, *(at for at in band.laid_in_order.starts if at < inf)])
         self.evictions, self.awaited = rooms.stops, rooms.awaited
         avoid(snapshot, self.lanes, (), now)
         if timeline is None:

@@ -105,8 +105,11 @@ def test_a_job_of_the_queue_is_asked(home, tmp_path):
     job = gpuqueue.submit(command)
     folder = job.directory / "1"
     until(lambda: files.ask_to_stop(folder), what="it says that it is resumable")
-    job.wait()
+    until(lambda: job.record.attempt == 2, what="it steps aside, and is started again")
     assert files.has_heard(folder)
+    until(lambda: "going on after step" in job.logs(), what="it goes on")
+    job.cancel()
+    job.wait(60)
     assert latest_checkpoint(job.directory / "checkpoints") is not None
     assert not (tmp_path / "end.pt").exists()
 

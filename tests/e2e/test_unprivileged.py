@@ -74,6 +74,6 @@ def test_the_queue_needs_no_rights_and_no_home(tmp_path_factory):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr + done.stdout
     assert "controller: headless" in done.stdout
-    assert {path.stat().st_uid for path in state.rglob("*")} == {
+    assert {path.lstat().st_uid for path in state.rglob("*")} == {
         NOBODY if os.geteuid() == 0 else os.geteuid()
     }
