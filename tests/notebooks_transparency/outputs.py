@@ -20,7 +20,9 @@ for _ in tqdm(range(30), desc="bar", ncols=60): pass
 # %%
 print("\x1b[31mred\x1b[0m plain")
 # %%
-os.write(1, b"raw\n"); os.write(2, b"raw err\n");
+os.write(1, b"raw\n");
+# %%
+os.write(2, b"raw err\n");
 # %%
 subprocess.run([sys.executable, "-c", "print('child'); import sys; sys.stdout.buffer.write(b'\\xff\\xfe\\n')"]);
 # %%
