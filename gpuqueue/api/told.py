@@ -1,4 +1,4 @@
-"""What the REST interface tells: plain data made from the store and the job directories."""
+"""What is told: plain data made from the store and the job directories."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import gpuqueue
 from gpuqueue.errors import InvalidRequest, NotAllowedNow
 from gpuqueue.model import TERMINAL, Job, JobKind, JobState
 from gpuqueue.run.files import LOG, OUTPUTS
 
 if TYPE_CHECKING:
     from gpuqueue.client import LocalClient
-    from gpuqueue_jupyter.host import Host
 
 __all__ = [
     "MOST_LOG",
@@ -63,19 +61,14 @@ def jobs_told(
     }
 
 
-def status_told(host: Host, client: LocalClient, limit: int) -> dict[str, Any]:
+def status_told(client: LocalClient, server: dict[str, Any], limit: int) -> dict[str, Any]:
     """Everything at a glance; of running and of waiting jobs the first ``limit``."""
     from gpuqueue.client.status import status_of
 
     told = status_of(client).to_dict()
     told["counts"] = {name: len(told[name]) for name in ("running", "waiting")}
     told |= {name: told[name][:limit] for name in ("running", "waiting")}
-    lead = host.lead
-    told["server"] = {
-        "version": gpuqueue.__version__,
-        "leading": lead is not None and lead.leading,
-        "problem": "" if lead is None else lead.problem,
-    }
+    told["server"] = server
     return told
 
 

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from gpuqueue.errors import InvalidRequest, UnknownJob
 from gpuqueue.model import JobState
 
-__all__ = ["MOST_BODY", "Query", "Submission", "body_of", "integer", "job_number", "submission_of"]
+__all__ = [
+    "MOST_BODY",
+    "Asked",
+    "Query",
+    "Submission",
+    "body_of",
+    "integer",
+    "job_number",
+    "submission_of",
+]
 
 MOST_BODY = 1 << 20
 """The largest request body in bytes."""
@@ -131,6 +142,48 @@ class Submission:
         self.cwd = _text(body, "cwd")
         self.env = _environment(_object(body, "env"))
         self.parameters = _object(body, "parameters")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request, whichever way it came.
+
+    Attributes
+    ----------
+    id
+        The job's number in the address, as text.
+    arguments
+        The parameters behind the question mark.
+    content
+        The body.
+    owner
+        Who asks; None where people are not told apart, and so it is this process's own user.
+    folder
+        What a relative working directory is below.
+    about
+        What the side that answers says of itself, as ``status`` tells it under ``server``.
+    """
+
+    id: str = ""
+    arguments: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
+    content: bytes = b""
+    owner: str | None = None
+    folder: Path = Path()
+    about: Callable[[], dict[str, Any]] = dict
+    origin: str = "rest"
+
+    @property
+    def job(self) -> int:
+        """The number of the job that it is about."""
+        return job_number(self.id)
+
+    def query(self, *names: str) -> Query:
+        """The parameters, of which there may be only these."""
+        return Query(self.arguments, *names)
+
+    def body(self, *names: str) -> dict[str, Any]:
+        """The JSON object that was sent, of which there may be only these members."""
+        return body_of(self.content, *names)
 
 
 def submission_of(content: bytes) -> Submission:

@@ -1,0 +1,116 @@
+"""The verbs that queue work, and that ask the controller for something."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from gpuqueue.api import told
+from gpuqueue.api.asked import Submission, integer, submission_of
+from gpuqueue.api.routes import Created, Question
+from gpuqueue.errors import InvalidRequest, UnknownJob
+from gpuqueue.model import IntentKind, Origin
+
+if TYPE_CHECKING:
+    from gpuqueue.api.asked import Asked
+    from gpuqueue.client import LocalClient, Options, Payload
+
+__all__ = ["cancel", "interrupt", "priority", "retry", "submit", "swap"]
+
+_MOST = 2**53 - 1
+_MOST_PRIORITY = 2**31
+
+
+def work_of(asked: Asked, wanted: Submission) -> tuple[Payload, Options]:
+    """What is to be run, and the options, from a submission."""
+    from gpuqueue.client import options_from, payload_from
+
+    options = options_from(wanted.options)
+    payload = payload_from(
+        wanted.command,
+        kwargs=wanted.parameters,
+        cwd=asked.folder / (wanted.cwd or ""),
+        env=wanted.env,
+    )
+    return payload, options
+
+
+def submit(asked: Asked) -> Question:
+    """Queue a program, a line for the shell, a script or a notebook."""
+    wanted = submission_of(asked.content)
+
+    def ask(client: LocalClient) -> Created:
+        work = work_of(asked, wanted)
+        began = time.time()
+        try:
+            job = client.submit([work], origin=Origin(asked.origin), owner=asked.owner)[0]
+        except UnknownJob as error:
+            raise InvalidRequest("after", str(error).removeprefix("after: ")) from None
+        # with a key that is known, the first job of that key is the answer
+        new = job.submitted >= began
+        return Created(told.job_told(client, client.job(job.id)), f"jobs/{job.id}", new)
+
+    return ask
+
+
+def _wish(asked: Asked, kind: IntentKind, value: int | None = None) -> Question:
+    """A wish about one job, and the job as it then is."""
+    number = asked.job
+
+    def ask(client: LocalClient) -> Any:
+        client.intend(kind, number, value)
+        return told.job_told(client, client.job(number))
+
+    return ask
+
+
+def cancel(asked: Asked) -> Question:
+    """Take it out of the queue; one that runs is asked to end, and then ended."""
+    asked.body()
+    return _wish(asked, IntentKind.CANCEL)
+
+
+def interrupt(asked: Asked) -> Question:
+    """Interrupt it as Ctrl-C would."""
+    asked.body()
+    return _wish(asked, IntentKind.INTERRUPT)
+
+
+def priority(asked: Asked) -> Question:
+    """Give a waiting job a priority, or move it to the front."""
+    value = asked.body("value").get("value")
+    if value is not None:
+        value = integer(value, "value", -_MOST_PRIORITY, _MOST_PRIORITY)
+    return _wish(asked, IntentKind.PRIORITY, value)
+
+
+def swap(asked: Asked) -> Question:
+    """Let two waiting jobs change places."""
+    pair = asked.body("jobs").get("jobs")
+    if not isinstance(pair, list) or len(pair) != 2:
+        raise InvalidRequest("jobs", "write the numbers of two jobs, such as [3, 5]")
+    one, other = (integer(value, "jobs", 1, _MOST) for value in pair)
+    if one == other:
+        raise InvalidRequest("jobs", "write two different jobs")
+
+    def ask(client: LocalClient) -> Any:
+        client.intend(IntentKind.SWAP, one, other)
+        return {"jobs": [told.job_told(client, client.job(job)) for job in (one, other)]}
+
+    return ask
+
+
+def retry(asked: Asked) -> Question:
+    """Queue the same work again, as a new job."""
+    number = asked.job
+    front = asked.body("priority").get("priority", False)
+    if not isinstance(front, bool):
+        raise InvalidRequest("priority", "write true for the front of the queue, or false")
+
+    def ask(client: LocalClient) -> Created:
+        from gpuqueue.client.resubmit import resubmit
+
+        job = resubmit(client, client.job(number), priority=front)
+        return Created(told.job_told(client, client.job(job.id)), f"../{job.id}")
+
+    return ask

@@ -1,0 +1,109 @@
+"""The verbs that look and change nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpuqueue.api import told
+from gpuqueue.api.routes import Clientless, Question, Raw
+from gpuqueue.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from gpuqueue.api.asked import Asked
+    from gpuqueue.client import LocalClient
+
+__all__ = ["doctor", "events", "gpus", "job", "jobs", "log", "outputs", "settings", "status"]
+
+_MOST = 2**53 - 1
+
+
+def status(asked: Asked) -> Question:
+    """Everything at a glance, with the first ``limit`` of running and of waiting jobs."""
+    limit = asked.query("limit").integer("limit", 200, 0, 1000)
+    return lambda client: told.status_told(client, asked.about(), limit)
+
+
+def gpus(asked: Asked) -> Question:
+    """The GPUs, what is promised on them and what they say of themselves."""
+    asked.query()
+    return told.gpus_told
+
+
+def jobs(asked: Asked) -> Question:
+    """One page of jobs, newest first."""
+    query = asked.query("state", "owner", "before", "limit")
+    states, owner = query.states("state"), query.text("owner")
+    before = query.integer("before", 0, 1, _MOST) or None
+    limit = query.integer("limit", 100, 1, 1000)
+    return lambda client: told.jobs_told(client, states, owner, before, limit)
+
+
+def job(asked: Asked) -> Question:
+    """One job; where it waits, also why and until when."""
+    asked.query()
+    number = asked.job
+    return lambda client: told.job_told(client, client.job(number))
+
+
+def log(asked: Asked) -> Question:
+    """A part of a log from a byte on, or the last lines; as JSON, or as it is (``format=text``)."""
+    number = asked.job
+    query = asked.query("offset", "limit", "lines", "attempt", "format")
+    attempt = query.integer("attempt", 0, 1, 10**6) or None
+    offset = query.integer("offset", 0, 0, _MOST)
+    limit = query.integer("limit", 1 << 16, 1, told.MOST_LOG)
+    form = query.text("format") or "json"
+    if form not in ("json", "text"):
+        raise InvalidRequest("format", "write json or text")
+    if query.text("lines") is not None:
+        if query.text("offset") is not None or query.text("limit") is not None:
+            raise InvalidRequest("lines", "goes with neither offset nor limit")
+        lines = query.integer("lines", 0, 0, 10**6)
+        return lambda client: _form(told.log_tail(client, number, attempt, lines), form)
+    if form == "text":
+        return lambda client: _plain(*told.log_bytes(client, number, attempt, offset, limit))
+    return lambda client: told.log_told(client, number, attempt, offset, limit)
+
+
+def _form(answer: dict[str, Any], form: str) -> Any:
+    if form == "json":
+        return answer
+    return _plain(answer["text"].encode(errors="replace"), answer["next"])
+
+
+def _plain(content: bytes, after: int) -> Raw:
+    return Raw(content, "text/plain; charset=UTF-8", {"X-Gpuqueue-Next": str(after)})
+
+
+def outputs(asked: Asked) -> Question:
+    """What a cell showed, as nbformat has it, from a byte of the outputs' file on."""
+    number = asked.job
+    query = asked.query("offset", "attempt")
+    offset = query.integer("offset", 0, 0, _MOST)
+    attempt = query.integer("attempt", 0, 1, 10**6) or None
+    return lambda client: told.outputs_told(client, number, attempt, offset)
+
+
+def events(asked: Asked) -> Question:
+    """What happened to a job after number ``since``, oldest first."""
+    number = asked.job
+    query = asked.query("since", "limit")
+    since = query.integer("since", 0, 0, _MOST)
+    limit = query.integer("limit", 1000, 1, 1000)
+    return lambda client: told.events_told(client, number, since, limit)
+
+
+def settings(asked: Asked) -> Question:
+    """The settings in force and what each is for."""
+    asked.query()
+
+    def ask(client: LocalClient) -> Any:
+        return told.settings_told(client)
+
+    return ask
+
+
+def doctor(asked: Asked) -> Clientless:
+    """What is in order here and what is not, also where the state cannot be used."""
+    asked.query()
+    return Clientless(told.doctor_told)
