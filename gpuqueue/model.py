@@ -280,6 +280,7 @@ class IntentKind(StrEnum):
     INTERRUPT = "interrupt"
     PRIORITY = "priority"
     SWAP = "swap"
+    MOVE = "move"
     UNKNOWN = "unknown"
     """What a newer client wrote: refused, not guessed."""
 

@@ -15,7 +15,16 @@ if TYPE_CHECKING:
     from gpuqueue.api.asked import Asked
     from gpuqueue.client import LocalClient, Options, Payload
 
-__all__ = ["cancel", "interrupt", "priority", "retry", "submit", "swap"]
+__all__ = [
+    "cancel",
+    "interrupt",
+    "move",
+    "preview",
+    "priority",
+    "retry",
+    "submit",
+    "swap",
+]
 
 _MOST = 2**53 - 1
 _MOST_PRIORITY = 2**31
@@ -53,7 +62,20 @@ def submit(asked: Asked) -> Question:
     return ask
 
 
-def _wish(asked: Asked, kind: IntentKind, value: int | None = None) -> Question:
+def preview(asked: Asked) -> Question:
+    """Where and when a submission would run, if it were queued now. Nothing is queued."""
+    wanted = submission_of(asked.content)
+
+    def ask(client: LocalClient) -> Any:
+        from gpuqueue.api.preview import previewed
+
+        payload, options = work_of(asked, wanted)
+        return previewed(client, payload, options, asked.owner)
+
+    return ask
+
+
+def _wish(asked: Asked, kind: IntentKind, value: Any = None) -> Question:
     """A wish about one job, and the job as it then is."""
     number = asked.job
 
@@ -98,6 +120,18 @@ def swap(asked: Asked) -> Question:
         return {"jobs": [told.job_told(client, client.job(job)) for job in (one, other)]}
 
     return ask
+
+
+def move(asked: Asked) -> Question:
+    """Put a waiting job right before or right after another one."""
+    body = asked.body("before", "after")
+    if len(body) != 1:
+        raise InvalidRequest("before", "write the job that it is to be before, or after, not both")
+    ((side, number),) = body.items()
+    other = integer(number, side, 1, _MOST)
+    if other == asked.job:
+        raise InvalidRequest(side, "write another job than the one that is to be moved")
+    return _wish(asked, IntentKind.MOVE, [side, other])
 
 
 def retry(asked: Asked) -> Question:

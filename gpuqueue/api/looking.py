@@ -12,15 +12,59 @@ if TYPE_CHECKING:
     from gpuqueue.api.asked import Asked
     from gpuqueue.client import LocalClient
 
-__all__ = ["doctor", "events", "gpus", "job", "jobs", "log", "outputs", "settings", "status"]
+__all__ = [
+    "counts",
+    "doctor",
+    "events",
+    "gpus",
+    "job",
+    "jobs",
+    "log",
+    "outputs",
+    "progress",
+    "queue",
+    "settings",
+    "status",
+    "timeline",
+]
 
 _MOST = 2**53 - 1
 
 
 def status(asked: Asked) -> Question:
     """Everything at a glance, with the first ``limit`` of running and of waiting jobs."""
-    limit = asked.query("limit").integer("limit", 200, 0, 1000)
-    return lambda client: told.status_told(client, asked.about(), limit)
+    query = asked.query("limit", "recent")
+    limit = query.integer("limit", 200, 0, 1000)
+    recent = query.integer("recent", 5, 0, 1000)
+    return lambda client: told.status_told(client, asked.about(), limit, recent)
+
+
+def counts(asked: Asked) -> Question:
+    """How many jobs run and wait, for whoever looks often."""
+    asked.query()
+    return told.counts_told
+
+
+def queue(asked: Asked) -> Question:
+    """One page of the waiting jobs, in the order of the queue."""
+    query = asked.query("offset", "limit")
+    offset = query.integer("offset", 0, 0, _MOST)
+    limit = query.integer("limit", 100, 1, 500)
+    return lambda client: told.queue_told(client, offset, limit)
+
+
+def timeline(asked: Asked) -> Question:
+    """Who has held, holds and is expected to hold which GPU."""
+    query = asked.query("back", "limit")
+    back = query.integer("back", 3600, 0, 7 * 86_400)
+    limit = query.integer("limit", 200, 1, 1000)
+
+    def ask(client: LocalClient) -> Any:
+        from gpuqueue.api.timeline import timeline_told
+
+        return timeline_told(client, back, limit)
+
+    return ask
 
 
 def gpus(asked: Asked) -> Question:
@@ -91,6 +135,15 @@ def events(asked: Asked) -> Question:
     since = query.integer("since", 0, 0, _MOST)
     limit = query.integer("limit", 1000, 1, 1000)
     return lambda client: told.events_told(client, number, since, limit)
+
+
+def progress(asked: Asked) -> Question:
+    """What a job has noted of its progress, thinned out to ``points`` points."""
+    number = asked.job
+    query = asked.query("points", "attempt")
+    points = query.integer("points", 200, 2, 1000)
+    attempt = query.integer("attempt", 0, 1, 10**6) or None
+    return lambda client: told.progress_told(client, number, attempt, points)
 
 
 def settings(asked: Asked) -> Question:

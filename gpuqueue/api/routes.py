@@ -64,6 +64,9 @@ def _routes() -> tuple[Route, ...]:
 
     return (
         Route("GET", "/status", "read", looking.status),
+        Route("GET", "/counts", "read", looking.counts),
+        Route("GET", "/queue", "read", looking.queue),
+        Route("GET", "/timeline", "read", looking.timeline),
         Route("GET", "/gpus", "read", looking.gpus),
         Route("GET", "/jobs", "read", looking.jobs),
         Route("POST", "/jobs", "execute", changing.submit),
@@ -71,9 +74,12 @@ def _routes() -> tuple[Route, ...]:
         Route("GET", "/jobs/{id}/log", "read", looking.log),
         Route("GET", "/jobs/{id}/outputs", "read", looking.outputs),
         Route("GET", "/jobs/{id}/events", "read", looking.events),
+        Route("GET", "/jobs/{id}/progress", "read", looking.progress),
+        Route("POST", "/preview", "execute", changing.preview),
         Route("POST", "/jobs/{id}/cancel", "write", changing.cancel),
         Route("POST", "/jobs/{id}/interrupt", "write", changing.interrupt),
         Route("POST", "/jobs/{id}/priority", "write", changing.priority),
+        Route("POST", "/jobs/{id}/move", "write", changing.move),
         Route("POST", "/jobs/{id}/retry", "execute", changing.retry),
         Route("POST", "/swap", "write", changing.swap),
         Route("GET", "/settings", "read", looking.settings),

@@ -5,18 +5,22 @@ from __future__ import annotations
 import codecs
 import json
 import os
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuqueue.api.progress import latest_note, notes, thinned
 from gpuqueue.errors import InvalidRequest, NotAllowedNow
-from gpuqueue.model import TERMINAL, Job, JobKind, JobState
-from gpuqueue.run.files import LOG, OUTPUTS
+from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState
+from gpuqueue.run.files import LOG, OUTPUTS, PROGRESS
 
 if TYPE_CHECKING:
     from gpuqueue.client import LocalClient
 
 __all__ = [
     "MOST_LOG",
+    "counts_told",
     "doctor_told",
     "events_told",
     "gpus_told",
@@ -26,6 +30,8 @@ __all__ = [
     "log_tail",
     "log_told",
     "outputs_told",
+    "progress_told",
+    "queue_told",
     "settings_told",
     "status_told",
 ]
@@ -36,12 +42,15 @@ _LONGEST_CHARACTER = 4
 
 
 def job_told(client: LocalClient, job: Job) -> dict[str, Any]:
-    """A job; where it waits, also why and until when."""
+    """A job; where it waits, also why and until when, where it runs, how far it is."""
     from gpuqueue.client.status import wait_to_dict
     from gpuqueue.store import job_to_dict
 
     wait = client.plan().waits.get(job.id) if job.state is JobState.QUEUED else None
-    return job_to_dict(job) | {"wait": wait_to_dict(wait)}
+    more: dict[str, Any] = {"wait": wait_to_dict(wait)}
+    if job.state in ACTIVE:
+        more["progress"] = latest_note(client, job)
+    return job_to_dict(job) | more
 
 
 def jobs_told(
@@ -61,15 +70,51 @@ def jobs_told(
     }
 
 
-def status_told(client: LocalClient, server: dict[str, Any], limit: int) -> dict[str, Any]:
+def status_told(
+    client: LocalClient, server: dict[str, Any], limit: int, recent: int
+) -> dict[str, Any]:
     """Everything at a glance; of running and of waiting jobs the first ``limit``."""
+    from gpuqueue.api.host import host_told
     from gpuqueue.client.status import status_of
 
-    told = status_of(client).to_dict()
-    told["counts"] = {name: len(told[name]) for name in ("running", "waiting")}
-    told |= {name: told[name][:limit] for name in ("running", "waiting")}
+    whole = status_of(client, recent=recent)
+    running = len(whole.running)
+    shown = replace(whole, waiting=whole.waiting[:limit])
+    told = shown.to_dict()
+    told["counts"] = {"running": running, "waiting": len(whole.waiting)}
+    told["running"] = told["running"][:limit]
+    for plain, job in zip(told["running"], whole.running, strict=False):
+        plain["progress"] = latest_note(client, job)
+    told["host"] = host_told(client.home.root)
     told["server"] = server
     return told
+
+
+def counts_told(client: LocalClient) -> dict[str, int]:
+    """How many jobs run and wait, and the number of the newest change."""
+    seq = client.store.last_event()
+    found = client.store.live_counts()
+    waiting = found.pop(str(JobState.QUEUED), 0)
+    return {"seq": seq, "running": sum(found.values()), "waiting": waiting}
+
+
+def queue_told(client: LocalClient, offset: int, limit: int) -> dict[str, Any]:
+    """One page of the waiting jobs, in the order of the queue."""
+    from gpuqueue.client.status import wait_to_dict
+    from gpuqueue.store import job_to_dict
+
+    live = client.store.live()
+    waiting = sorted((job for job in live if job.state is JobState.QUEUED), key=lambda j: j.order)
+    waits = client.plan(live).waits if waiting[offset : offset + limit] else {}
+    return {
+        "at": time.time(),
+        "total": len(waiting),
+        "offset": offset,
+        "jobs": [
+            job_to_dict(job) | {"wait": wait_to_dict(waits.get(job.id))}
+            for job in waiting[offset : offset + limit]
+        ],
+    }
 
 
 def gpus_told(client: LocalClient) -> dict[str, Any]:
@@ -120,6 +165,20 @@ def events_told(client: LocalClient, job_id: int, since: int, limit: int) -> dic
             for event in found
         ],
         "next": found[-1].seq if found else since,
+    }
+
+
+def progress_told(
+    client: LocalClient, job_id: int, attempt: int | None, points: int
+) -> dict[str, Any]:
+    """What a job has noted of its progress; of many notes the first, the last, and some between."""
+    _, number, path, ended = _attempt_file(client, job_id, attempt, PROGRESS)
+    found = notes(path)
+    return {
+        "attempt": number,
+        "count": len(found),
+        "points": thinned(found, points),
+        "ended": ended,
     }
 
 

@@ -253,7 +253,7 @@ class LocalClient:
 
     # -- wish --------------------------------------------------------------------------------
 
-    def intend(self, kind: IntentKind, job_id: int, value: int | None = None) -> None:
+    def intend(self, kind: IntentKind, job_id: int, value: Any = None) -> None:
         """Ask the controller for something about a job, and see what it says if it is there.
 
         Raises

@@ -31,6 +31,8 @@ def carry_out(turn: Turn, intent: Intent, take_back: Callable[[Job], bool]) -> b
         return _end(turn, intent, job, take_back)
     if intent.kind is IntentKind.PRIORITY:
         return _prioritise(turn, intent, job)
+    if intent.kind is IntentKind.MOVE:
+        return _move(turn, intent, job)
     return _swap(turn, intent, job)
 
 
@@ -140,5 +142,41 @@ def _swap(turn: Turn, intent: Intent, job: Job) -> bool:
             position=job.position,
             request=replace(other.request, priority=job.request.priority),
         ),
+    }
+    return _apply(turn, intent, "moved", changed)
+
+
+def _move(turn: Turn, intent: Intent, job: Job) -> bool:
+    """Put a waiting job right before or after another, in that one's priority.
+
+    ``intent.value`` is ``["before" | "after", id]``. Nobody else's priority changes: the positions
+    of that priority's jobs, and the job's own, are given out anew in the new order.
+    """
+    side, number = intent.value
+    other = turn.jobs.get(number)
+    for name, one in ((job.id, job), (number, other)):
+        if one is None or one.state is not JobState.QUEUED:
+            words = "has ended or does not exist" if one is None else f"is {one.state}"
+            turn.intents.append((intent, f"job {name} {words}; only waiting jobs can move"))
+            return True
+    assert other is not None
+    priority = other.request.priority
+    row = sorted(
+        (
+            one
+            for one in turn.jobs.values()
+            if one.state is JobState.QUEUED
+            and one.request.priority == priority
+            and one.id != job.id
+        ),
+        key=lambda one: one.order,
+    )
+    positions = sorted([*(one.position for one in row), job.position])
+    row.insert(row.index(other) + (side == "after"), job)
+    request = replace(job.request, priority=priority)
+    changed = {
+        one.id: replace(one, position=place, request=request if one is job else one.request)
+        for one, place in zip(row, positions, strict=True)
+        if one.position != place or (one is job and one.request.priority != priority)
     }
     return _apply(turn, intent, "moved", changed)

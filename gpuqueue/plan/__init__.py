@@ -4,6 +4,7 @@ No clock, no I/O, no randomness: the same snapshot and time always give the same
 """
 
 from gpuqueue.plan.decide import Plan, plan
+from gpuqueue.plan.forecast import Booking, ends_of, forecast
 from gpuqueue.plan.learn import History, kind_of, likeness_of, work_of
 from gpuqueue.plan.need import need_of, never_fits
 from gpuqueue.plan.types import (
@@ -21,6 +22,7 @@ from gpuqueue.plan.types import (
 )
 
 __all__ = [
+    "Booking",
     "Card",
     "Drop",
     "Estimate",
@@ -34,6 +36,8 @@ __all__ = [
     "Start",
     "Wait",
     "WaitReason",
+    "ends_of",
+    "forecast",
     "kind_of",
     "likeness_of",
     "need_of",

@@ -518,9 +518,29 @@ class Store:
             (since,),
         )
 
+    def occupied(
+        self, since: float, limit: int
+    ) -> list[tuple[int, str, str, str, int, float, float | None]]:
+        """The latest ``limit`` stays on a GPU that have not ended before ``since``.
+
+        Each is a job's number, tag and state, the GPU, compute, from, and until (None for now).
+        """
+        return self._rows(
+            "SELECT jobs.id, tag, state, gpu, compute, since, until FROM placements "
+            "JOIN jobs ON jobs.id = placements.job WHERE until IS NULL OR until > ? "
+            "ORDER BY seq DESC LIMIT ?",
+            (since, limit),
+        )
+
     def counts(self) -> dict[str, int]:
         """How many jobs there are in each state."""
         return dict(self._rows("SELECT state, count(*) FROM jobs GROUP BY state"))
+
+    def live_counts(self) -> dict[str, int]:
+        """How many jobs there are in each state that has not ended."""
+        marks = ", ".join(f"'{state}'" for state in LIVE)
+        sql = f"SELECT state, count(*) FROM jobs WHERE state IN ({marks}) GROUP BY state"
+        return dict(self._rows(sql))
 
     def last_event(self) -> int:
         """Number of the newest event."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from inspect import isawaitable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -68,15 +69,28 @@ class _Handler(APIHandler):
             return None
         return str(user.username)[:200] or None
 
-    def asked(self, job: str) -> Asked:
+    @property
+    def folder(self) -> Path:
+        """What this server shows the files of."""
+        return Path(self.settings.get("server_root_dir") or ".").expanduser()
+
+    async def may(self) -> dict[str, bool]:
+        """What the one who asks may do besides looking, so that nothing else is offered."""
+        found = {}
+        for action in ("write", "execute"):
+            allowed = self.authorizer.is_authorized(self, self.current_user, action, RESOURCE)
+            found[action] = bool(await allowed if isawaitable(allowed) else allowed)
+        return found
+
+    def asked(self, job: str, may: dict[str, bool]) -> Asked:
         """The request in the words of ``gpuqueue.api``."""
         return Asked(
             id=job,
             arguments=self.request.query_arguments,
             content=self.request.body,
             owner=self.owner,
-            folder=Path(self.settings.get("server_root_dir") or ".").expanduser(),
-            about=self.about,
+            folder=self.folder,
+            about=lambda: self.about() | {"may": may},
         )
 
     def about(self) -> dict[str, Any]:
@@ -84,6 +98,7 @@ class _Handler(APIHandler):
         lead = self.host.lead
         return {
             "version": gpuqueue.__version__,
+            "folder": str(self.folder),
             "leading": lead is not None and lead.leading,
             "problem": "" if lead is None else lead.problem,
         }
@@ -93,7 +108,8 @@ class _Handler(APIHandler):
     async def answer(self, route: Route, job: str) -> None:
         """Ask what the route's verb asks, off the event loop, and send what comes back."""
         try:
-            question = route.read(self.asked(job))
+            may = await self.may() if route.path == "/status" else {}
+            question = route.read(self.asked(job, may))
             if isinstance(question, Clientless):
                 found = await self.host.run(lambda: _encoded(question.answer()))
             else:

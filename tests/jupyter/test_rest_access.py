@@ -49,7 +49,7 @@ class TestAnAuthorizer:
     @pytest.mark.parametrize(("method", "path"), EVERY)
     def test_is_asked_about_every_verb(self, rest: Rest, method: str, path: str) -> None:
         assert rest.ask(method, path, {} if method == "POST" else None).status == 403
-        runs = method == "POST" and path in ("/jobs", "/jobs/1/retry")
+        runs = method == "POST" and path in ("/jobs", "/preview", "/jobs/1/retry")
         action = "execute" if runs else {"GET": "read", "POST": "write"}[method]
         assert Deny.asked == [(action, RESOURCE)]
 

@@ -1,0 +1,122 @@
+// What the server tells and what a home gives, as types. See openapi.yaml for the meaning.
+
+/**
+ * @typedef {{gpu: string, compute: number, memory: number, whole: boolean}} Grant
+ * @typedef {Grant & {job: number, tag: string, used?: number | null}} GrantShown
+ * @typedef {{memory_used: number | null, utilization: number | null, temperature: number | null,
+ *   power: number | null}} Reading
+ * @typedef {{at: number, step: number | null, metrics: Record<string, unknown>}} Note
+ * @typedef {{position: number, expected: number | null, later_than: number | null,
+ *   by: number | null, reason: string, sentence: string, hint: string}} Wait
+ */
+
+/**
+ * @typedef {object} Gpu
+ * @property {string} uuid
+ * @property {number} index
+ * @property {string} name
+ * @property {number | null} memory
+ * @property {GrantShown[]} grants
+ * @property {number} compute_promised
+ * @property {number} memory_promised
+ * @property {number} outside
+ * @property {string[]} outside_holders
+ * @property {Reading | null} reading
+ */
+
+/**
+ * @typedef {object} Job
+ * @property {number} id
+ * @property {string} kind
+ * @property {string} tag
+ * @property {string} state
+ * @property {string} owner
+ * @property {string} reason
+ * @property {string} command
+ * @property {string} cwd
+ * @property {{kind: string, path: string, session: string}} origin
+ * @property {number} submitted
+ * @property {number | null} started
+ * @property {number | null} ended
+ * @property {number} attempt
+ * @property {number | null} [learned]
+ * @property {{eta: number | null, memory: number | null, preset: string, priority: number,
+ *   gpus: number | null, share: number | null, after: number[]}} request
+ * @property {{grants: Grant[], slots: number} | null} placement
+ * @property {number | null} peak
+ * @property {number} excess
+ * @property {number | null} retry_of
+ * @property {Wait | null} [wait]
+ * @property {Note | null} [progress]
+ */
+
+/**
+ * @typedef {object} Mode
+ * @property {string} name `normal`, `freeing` or `free`.
+ * @property {string} by `person`, `automatic` or nothing.
+ * @property {boolean} soft
+ * @property {number | null} since
+ * @property {string} program
+ * @property {{job: number, tag: string, gpu: string, memory: number}[]} holding
+ */
+
+/**
+ * @typedef {object} Host What the machine has besides GPUs.
+ * @property {number | null} cpu
+ * @property {number} cpus
+ * @property {{used: number, total: number}} memory
+ * @property {{path: string, free: number, total: number}[]} disks
+ */
+
+/**
+ * @typedef {object} Status
+ * @property {number} schema
+ * @property {number} at
+ * @property {string} home
+ * @property {string} problem
+ * @property {string} warning
+ * @property {Gpu[]} gpus
+ * @property {Job[]} running
+ * @property {Job[]} waiting
+ * @property {Job[]} recent
+ * @property {{running: number, waiting: number}} counts
+ * @property {Host} [host]
+ * @property {Mode} [mode]
+ * @property {{version: string, problem: string, folder?: string,
+ *   may?: {write: boolean, execute: boolean}}} server
+ */
+
+/**
+ * @typedef {{job: number, tag: string, state: string, gpu: string, when: 'past' | 'now' | 'next',
+ *   start: number, end: number | null}} Bar
+ * @typedef {{at: number, gpus: {uuid: string, index: number, name: string}[], bars: Bar[]}} Timeline
+ * @typedef {{text: string, offset: number, next: number, size: number, ended: boolean,
+ *   attempt: number}} LogPart
+ * @typedef {{outputs: Record<string, any>[], next: number, ended: boolean, attempt: number}} Outputs
+ * @typedef {{points: Note[], count: number, ended: boolean}} Progress
+ * @typedef {{at: number, total: number, offset: number, jobs: Job[]}} Page
+ * @typedef {{at: number, command: string, cwd: string, tag: string, kind: string, now: boolean,
+ *   wait: Wait | null, gpus: number[], end: number | null}} Preview
+ */
+
+/**
+ * Gives state and takes actions. `ask` fails with `Refused` where the other side said no, with
+ * anything else where it could not be reached.
+ * @typedef {object} Source
+ * @property {(method: string, path: string, body?: unknown) => Promise<any>} ask
+ * @property {(changed: () => void) => (() => void)} onChange Calls back when something changed;
+ *   returns how to stop that.
+ * @property {string} kind `server` or `kernel`.
+ */
+
+/**
+ * Where the view is.
+ * @typedef {object} Home
+ * @property {Source} source
+ * @property {number} refresh Seconds between looks while nothing is heard; at least 2.
+ * @property {() => boolean} [visible] Whether anybody can see it, besides what the browser knows.
+ * @property {(path: string) => void} [openNotebook] Opens a file below the server's root.
+ * @property {number} [job] Show this job alone.
+ */
+
+export {};
