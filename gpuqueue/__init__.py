@@ -25,6 +25,7 @@ _HOMES = {
     "job": "gpuqueue.client",
     "jobs": "gpuqueue.client",
     "map": "gpuqueue.client",
+    "panel": "gpuqueue_widgets",
     "status": "gpuqueue.client",
     "submit": "gpuqueue.client",
 }
@@ -43,6 +44,7 @@ __all__ = [
     "jobs",
     "load_ipython_extension",
     "map",
+    "panel",
     "status",
     "submit",
     "unload_ipython_extension",

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuqueue.api.failure import failure_of
 from gpuqueue.api.progress import latest_note, notes, thinned
 from gpuqueue.errors import InvalidRequest, NotAllowedNow
 from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState
@@ -50,7 +51,15 @@ def job_told(client: LocalClient, job: Job) -> dict[str, Any]:
     more: dict[str, Any] = {"wait": wait_to_dict(wait)}
     if job.state in ACTIVE:
         more["progress"] = latest_note(client, job)
+    if (failure := failure_of(client, job)) is not None:
+        more["failure"] = failure
     return job_to_dict(job) | more
+
+
+def _with_failure(client: LocalClient, told: dict[str, Any], job: Job) -> dict[str, Any]:
+    if (failure := failure_of(client, job)) is not None:
+        told["failure"] = failure
+    return told
 
 
 def jobs_told(
@@ -65,7 +74,7 @@ def jobs_told(
 
     found = client.store.jobs(states=states, owner=owner, before=before, limit=limit)
     return {
-        "jobs": [job_to_dict(job) for job in found],
+        "jobs": [_with_failure(client, job_to_dict(job), job) for job in found],
         "next": found[-1].id if len(found) == limit else None,
     }
 
@@ -85,6 +94,8 @@ def status_told(
     told["running"] = told["running"][:limit]
     for plain, job in zip(told["running"], whole.running, strict=False):
         plain["progress"] = latest_note(client, job)
+    for plain, job in zip(told["recent"], whole.recent, strict=True):
+        _with_failure(client, plain, job)
     told["host"] = host_told(client.home.root)
     told["server"] = server
     return told

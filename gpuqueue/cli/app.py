@@ -91,6 +91,7 @@ app.command(
     add_help_option=False,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )(host.serve)
+app.command()(host.ui)
 app.command()(host.stop)
 app.command()(host.doctor)
 app.command()(host.config)

@@ -19,7 +19,7 @@ from gpuqueue.errors import InvalidRequest
 if TYPE_CHECKING:
     from gpuqueue.settings import Settings
 
-__all__ = ["config", "doctor", "init", "serve", "stop"]
+__all__ = ["config", "doctor", "init", "serve", "stop", "ui"]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print data for programs.")]
 
@@ -35,6 +35,38 @@ def serve(ctx: typer.Context) -> None:
     if os.name == "posix":
         os.execv(command[0], command)  # noqa: S606 - this process becomes the server
     raise typer.Exit(subprocess.call(command))
+
+
+def ui(
+    *,
+    show: Annotated[
+        bool, typer.Option("--print", help="Print the address with its token; open nothing.")
+    ] = False,
+) -> None:
+    """Open the panel in a browser: GPUs, queue, logs, and buttons.
+
+    It is a page of a Jupyter server with gpuqueue. Where none of yours runs on this queue, one is
+    started in this terminal, as `serve` does.
+    """
+    from gpuqueue.cli.page import page_address
+    from gpuqueue.client.local import default_client
+
+    address = page_address(default_client())
+    if address is None:
+        if show:
+            tell(f"no server of yours has this queue; start one: {program()} serve")
+            raise typer.Exit(1)
+        command = [sys.executable, "-P", "-m", "gpuqueue_jupyter", "--ServerApp.open_browser=True"]
+        raise typer.Exit(subprocess.call(command))
+    if show:
+        typer.echo(address)
+        return
+    import webbrowser
+
+    typer.echo(f"opening {address.partition('?')[0]}")
+    if not webbrowser.open(address):
+        tell(f"no browser could be opened; `{program()} ui --print` tells the address")
+        raise typer.Exit(1)
 
 
 def stop() -> None:

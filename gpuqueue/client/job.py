@@ -7,6 +7,7 @@ import html
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -269,7 +270,7 @@ class Job:
             return f"<Job {self.id}: {error}>"
         return f"<Job {self.id} {record.tag}: {describe(record, self._client)}>"
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         text = repr(self)
         try:
             record = self.record
@@ -284,7 +285,10 @@ class Job:
             f"<b>Job {record.id}</b> · {html.escape(record.tag)} · {html.escape(body)}"
             f'<br><code style="opacity:.75">{html.escape(_shorten(record.command))}</code></div>'
         )
-        return {"text/plain": text, "text/html": markup}
+        told = {"text/plain": text, "text/html": markup}
+        if record.state in TERMINAL:
+            return told
+        return told | _live_card(self.id)
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -295,6 +299,16 @@ class Job:
 
     def __hash__(self) -> int:
         return hash((Job, self.id))
+
+
+def _live_card(job_id: int) -> dict[str, Any]:
+    """A card that follows the job, where a notebook can show one; a plain one is there anyhow."""
+    try:
+        # by name, because this room knows nothing of those above it
+        bundle = import_module("gpuqueue_widgets").card(job_id)
+    except Exception:  # noqa: BLE001 - a job must not fail to show because of a widget
+        return {}
+    return {kind: value for kind, value in (bundle or {}).items() if "widget-view" in kind}
 
 
 def _by_number(job_id: int) -> Job:

@@ -8,10 +8,12 @@ import threading
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from gpuqueue_widgets.files import panel_folder
 from jupyter_server.extension.application import ExtensionApp
 
 from gpuqueue_jupyter.handlers import API, ROUTES
 from gpuqueue_jupyter.host import Host
+from gpuqueue_jupyter.page import FILES, PAGE, PageHandler, StaticHandler
 
 if TYPE_CHECKING:
     from gpuqueue.control.lead import Lead
@@ -67,9 +69,13 @@ class GpuqueueExtension(ExtensionApp):
         # Requests come with an escaped path, and the base URL may be written either way; it is
         # text, not a pattern.
         base = re.escape(quote(self._server.base_url, safe="/%:@!$&'()*+,;=~"))
-        rules = [
+        rules: list[tuple[str, Any, dict[str, Any]]] = [
             (f"{base}{API}{path.replace('{id}', '([^/]+)')}", handler, {"host": self.host})
             for path, handler in ROUTES
+        ]
+        rules += [
+            (f"{base}{PAGE}", PageHandler, {}),
+            (f"{base}{FILES}", StaticHandler, {"path": panel_folder()}),
         ]
         self._server.web_app.add_handlers(".*$", rules)
 

@@ -44,7 +44,7 @@ class QueueServer(ServerApp):
 
     @default("default_url")
     def _default_url(self) -> str:
-        return "/gpuqueue/api/v1/status"
+        return "/gpuqueue/"
 
     def init_configurables(self) -> None:
         """Refuse to be reached without protection, before anything listens."""

@@ -40,6 +40,16 @@ export function duration(seconds) {
 }
 
 /**
+ * Seconds that are only foreseen, no more precise than that is worth.
+ * @param {number} seconds
+ */
+export function rough(seconds) {
+  if (seconds < 60) return duration(seconds);
+  if (seconds < 36000) return duration(Math.round(seconds / 60) * 60);
+  return duration(Math.round(seconds / 3600) * 3600);
+}
+
+/**
  * A moment of today as a clock shows it, of another day with the day.
  * @param {number} at Seconds since the epoch.
  * @param {number} now

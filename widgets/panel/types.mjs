@@ -48,6 +48,7 @@
  * @property {number | null} retry_of
  * @property {Wait | null} [wait]
  * @property {Note | null} [progress]
+ * @property {{error: string, line: string | null}} [failure]
  */
 
 /**
@@ -117,6 +118,7 @@
  * @property {() => boolean} [visible] Whether anybody can see it, besides what the browser knows.
  * @property {(path: string) => void} [openNotebook] Opens a file below the server's root.
  * @property {number} [job] Show this job alone.
+ * @property {boolean} [titled] Put a title above it.
  */
 
 export {};

@@ -1,7 +1,7 @@
 // The JupyterLab extension, written by hand: nothing is built and nobody needs Node.
 //
 // JupyterLab loads this file, hands its shared modules to `init` and asks `get` for the extension.
-// The view itself is in panel.mjs, beside this file once it is installed.
+// The view itself is in the folder panel, beside this file once it is installed.
 
 (() => {
   const NAME = 'jupyter-gpuqueue';
@@ -14,7 +14,8 @@
    */
 
   const script = /** @type {HTMLScriptElement | null} */ (document.currentScript);
-  const panelUrl = new URL('panel.mjs', script ? script.src : document.baseURI).href;
+  /** @param {string} file */
+  const beside = file => new URL(file, script ? script.src : document.baseURI).href;
 
   /** @type {Scope | null} */
   let scope = null;
@@ -62,7 +63,60 @@
       token('@jupyterlab/application', 'ILayoutRestorer'),
       token('@jupyterlab/apputils', 'ICommandPalette'),
       token('@jupyterlab/settingregistry', 'ISettingRegistry'),
+      token('@jupyterlab/statusbar', 'IStatusBar'),
     ]);
+
+    /** @param {any} app */
+    function sourceOf(app) {
+      const server = app.serviceManager.serverSettings;
+      const api = URLExt.join(server.baseUrl, 'gpuqueue/api/v1');
+      /** @type {Set<(notice: any) => void>} */
+      const heard = new Set();
+      // the stream is a part of JupyterLab's service manager that not every application has
+      const { events } = app.serviceManager;
+      if (events) {
+        events.stream.connect((/** @type {unknown} */ _, /** @type {any} */ event) => {
+          if (event.schema_id === EVENTS) for (const one of heard) one(event);
+        });
+      }
+      return {
+        kind: 'server',
+        heard,
+        /**
+         * @param {string} method
+         * @param {string} path
+         * @param {unknown} [body]
+         */
+        async ask(method, path, body) {
+          const { Refused } = await import(beside('panel/view.mjs'));
+          const how = method === 'POST' ? { method, body: JSON.stringify(body || {}) } : { method };
+          const response = await ServerConnection.makeRequest(api + path, how, server);
+          const answer = await response.json().catch(() => null);
+          if (response.ok && answer) return answer;
+          throw new Refused(response.status, (answer && answer.message) || '', answer && answer.field);
+        },
+        /** @param {() => void} changed */
+        onChange(changed) {
+          heard.add(changed);
+          return () => heard.delete(changed);
+        },
+      };
+    }
+
+    /**
+     * Paths of the notebooks that are open.
+     * @param {any} app
+     */
+    function notebooksOf(app) {
+      /** @type {string[]} */
+      const found = [];
+      for (const widget of app.shell.widgets('main')) {
+        const path = widget.context && widget.context.path;
+        // a path may carry the name of a drive before a colon
+        if (path && path.endsWith('.ipynb')) found.push(path.replace(/^[^/]*:/, ''));
+      }
+      return found;
+    }
 
     /**
      * @param {any} app
@@ -71,52 +125,24 @@
     async function activate(app, ...services) {
       // tokens that the application does not know are left out of the list that it fills
       const found = tokens.map(known => (known ? services.shift() : null));
-      const [restorer, palette, registry] = found;
+      const [restorer, palette, registry, statusBar] = found;
       const icon = new LabIcon({ name: 'gpuqueue:gpu', svgstr: ICON });
-      const { show, Refused } = await import(panelUrl);
-      const server = app.serviceManager.serverSettings;
-      /**
-       * @param {string} url
-       * @param {RequestInit} how
-       */
-      const ask = async (url, how) => {
-        const response = await ServerConnection.makeRequest(url, how, server);
-        const answer = await response.json().catch(() => null);
-        if (!response.ok) throw new Refused(response.status, (answer && answer.message) || '');
-        return answer;
-      };
+      const style = document.createElement('link');
+      style.rel = 'stylesheet';
+      style.href = beside('panel/panel.css');
+      document.head.append(style);
+      const { show } = await import(beside('panel/view.mjs'));
+      const { Notifier, counts } = await import(beside('lab.mjs'));
+      const source = sourceOf(app);
       const home = {
+        source,
         refresh: 10,
-        visible: () => widget.isVisible && document.visibilityState === 'visible',
-        status: () =>
-          ask(URLExt.join(server.baseUrl, 'gpuqueue/api/v1/status'), { method: 'GET' }),
-        /** @param {number} job */
-        cancel: job =>
-          ask(URLExt.join(server.baseUrl, `gpuqueue/api/v1/jobs/${job}/cancel`), {
-            method: 'POST',
-            body: '{}',
-          }),
-        /** @param {() => void} changed */
-        onChange(changed) {
-          /**
-           * @param {unknown} _
-           * @param {{schema_id: string}} event
-           */
-          const heard = (_, event) => {
-            if (event.schema_id === EVENTS) changed();
-          };
-          // the stream is a part of JupyterLab's service manager that not every application has
-          const events = app.serviceManager.events;
-          if (events) events.stream.connect(heard);
-          document.addEventListener('visibilitychange', changed);
-          return () => {
-            if (events) events.stream.disconnect(heard);
-            document.removeEventListener('visibilitychange', changed);
-          };
-        },
+        visible: () => widget.isVisible,
+        /** @param {string} path */
+        openNotebook: path => void app.commands.execute('docmanager:open', { path }),
       };
 
-      /** @type {{look: () => void, close: () => void} | null} */
+      /** @type {{look: () => void, open: (job: number) => void, close: () => void} | null} */
       let view = null;
       class QueueWidget extends Widget {
         onAfterShow() {
@@ -132,30 +158,51 @@
       widget.id = `${NAME}-panel`;
       widget.title.icon = icon;
       widget.title.caption = 'GPU queue';
-      view = show(widget.node, home);
+      // the view takes the size of what it is in
+      const inner = document.createElement('div');
+      widget.node.append(inner);
+      view = show(inner, home);
       app.shell.add(widget, 'left', { rank: 650 });
       if (restorer) restorer.add(widget, widget.id);
 
-      app.commands.addCommand(COMMAND, {
-        label: 'Show the GPU Queue',
-        icon,
-        execute: () => app.shell.activateById(widget.id),
-      });
+      const open = () => app.shell.activateById(widget.id);
+      app.commands.addCommand(COMMAND, { label: 'Show the GPU Queue', icon, execute: open });
       if (palette) palette.addItem({ command: COMMAND, category: 'GPU' });
 
-      if (registry) void follow(registry, home);
+      const settings = { which: 'all', desktop: false };
+      const notifier = new Notifier({
+        ask: source.ask,
+        notebooks: () => notebooksOf(app),
+        open: (/** @type {number} */ job) => {
+          open();
+          if (view) view.open(job);
+        },
+        Notification: await token('@jupyterlab/apputils', 'Notification'),
+        settings,
+      });
+      source.heard.add(notice => void notifier.heard(notice));
+      if (statusBar) {
+        const item = new Widget();
+        const shown = counts(item.node, source, open);
+        source.heard.add(() => shown.changed());
+        statusBar.registerStatusItem(`${NAME}:counts`, { item, align: 'left', rank: 90 });
+      }
+      if (registry) void follow(registry, home, settings);
     }
 
     /**
      * Let the settings of the panel hold, now and when they change.
      * @param {any} registry
      * @param {{refresh: number}} home
+     * @param {{which: string, desktop: boolean}} told
      */
-    async function follow(registry, home) {
+    async function follow(registry, home, told) {
       try {
         const settings = await registry.load(`${NAME}:panel`);
         const read = () => {
           home.refresh = Number(settings.get('refresh').composite) || 10;
+          told.which = String(settings.get('notifications').composite || 'all');
+          told.desktop = settings.get('desktop').composite === true;
         };
         settings.changed.connect(read);
         read();

@@ -1,0 +1,297 @@
+// The queue: only the rows in sight are there, whatever its length. Rows move by a handle.
+
+import { act, cancelButton, may } from './actions.mjs';
+import { ICONS, Rows, attr, button, h, icon, put, show, style } from './dom.mjs';
+import { rough } from './format.mjs';
+import { FIRST } from './follow.mjs';
+import { ownerOf } from './rows.mjs';
+import { S } from './strings.mjs';
+
+/** @typedef {import('./types.mjs').Job} Job */
+/** @typedef {import('./actions.mjs').Context} Context */
+
+const HEIGHT = 52;
+const MOST = 9;
+const AROUND = 6;
+const EDGE = 28;
+
+/**
+ * When a job starts, in a few words.
+ * @param {import('./types.mjs').Wait | null | undefined} wait
+ * @param {number} now
+ */
+export function startWords(wait, now) {
+  if (!wait || wait.reason === 'starting') return S.startsNow;
+  if (wait.expected !== null) {
+    const first = rough(wait.expected - now);
+    if (wait.by !== null && wait.by - wait.expected >= 60) {
+      return S.startsRange(first, rough(wait.by - now));
+    }
+    return S.starts(first);
+  }
+  return wait.later_than !== null ? S.startsLater(rough(wait.later_than - now)) : S.startsUnknown;
+}
+
+/**
+ * One row of the queue.
+ * @typedef {object} Row
+ * @property {HTMLElement} root
+ * @property {HTMLElement} place
+ * @property {HTMLElement} name
+ * @property {HTMLElement} side
+ * @property {HTMLElement} line
+ * @property {HTMLElement | null} grip
+ * @property {Job} job
+ * @property {number} index
+ */
+
+export class Queue {
+  /** @param {Context} context */
+  constructor(context) {
+    this.context = context;
+    this.total = 0;
+    this.at = 0;
+    /** @type {Map<number, Job[]>} Pages of FIRST jobs, by their number. */
+    this.pages = new Map();
+    /** @type {Map<number, Row>} */
+    this.known = new Map();
+    /** @type {Set<number>} */
+    this.asking = new Set();
+    this.moving = false;
+
+    this.count = h('span', 'count', {});
+    this.none = h('p', 'empty', {});
+    this.list = h('ul', 'rows', {});
+    this.mark = h('div', 'mark', { hidden: true });
+    this.scroller = h('div', 'scroller', { scroll: () => this.draw() }, this.list, this.mark);
+    this.root = h('section', 'waiting', { 'aria-label': S.waiting },
+      h('h2', '', {}, S.waiting, this.count), this.none, this.scroller);
+    this.rows = new Rows(
+      this.list,
+      /** @param {{job: Job, index: number}} item */ item => this.make(item.job),
+      (_, item) => this.patch(item.job, item.index),
+    );
+  }
+
+  /** @param {number} index */
+  job(index) {
+    const page = this.pages.get(Math.floor(index / FIRST));
+    return page && page[index % FIRST];
+  }
+
+  /** @param {Job} job */
+  make(job) {
+    const place = h('span', 'place num', {});
+    const name = h('span', 'name', {});
+    const side = h('span', 'num side', {});
+    const line = h('div', 'line one', {});
+    const tools = h('span', 'tools', {});
+    const open = h('button', 'open', { type: 'button', click: () => this.context.open(job.id) },
+      place, name, side);
+    attr(open, 'aria-label', S.open(job.id, job.tag));
+    let grip = null;
+    if (may(this.context, 'write')) {
+      grip = button('grip', '', () => {}, icon(ICONS.grip));
+      this.grips(grip, job.id);
+      tools.append(cancelButton(this.context, job.id));
+    }
+    const root = h(
+      'li', 'row queued', { 'data-job': job.id }, grip,
+      h('div', 'grow', {}, h('div', 'head', {}, open, tools), line),
+    );
+    root.addEventListener('click', event => {
+      if (!(event.target instanceof Element) || event.target.closest('button')) return;
+      this.context.open(job.id);
+    });
+    this.known.set(job.id, { root, place, name, side, line, grip, job, index: -1 });
+    return root;
+  }
+
+  /**
+   * @param {Job} job
+   * @param {number} index
+   */
+  patch(job, index) {
+    const row = /** @type {Row} */ (this.known.get(job.id));
+    row.job = job;
+    row.index = index;
+    style(row.root, 'transform', `translateY(${index * HEIGHT}px)`);
+    attr(row.root, 'aria-setsize', this.total);
+    attr(row.root, 'aria-posinset', index + 1);
+    put(row.place, String(index + 1));
+    put(row.name, `${job.id} ${job.tag}`);
+    put(row.side, startWords(job.wait, this.at));
+    const why = job.wait && job.wait.reason !== 'starting' ? job.wait.sentence : '';
+    const waited = S.waits(rough(this.at - job.submitted));
+    const words = [ownerOf(this.context, job), waited, why];
+    put(row.line, words.filter(Boolean).join(' · '));
+    attr(row.root, 'title', `${why ? `${why}\n` : ''}${job.command}`);
+    if (row.grip) {
+      const label = S.grip(job.id, index + 1, this.total);
+      attr(row.grip, 'aria-label', label);
+      attr(row.grip, 'title', label);
+    }
+  }
+
+  /** @param {import('./types.mjs').Status} status */
+  update(status) {
+    this.at = status.at;
+    this.total = status.counts.waiting;
+    put(this.count, this.total ? String(this.total) : '');
+    put(this.none, this.total ? '' : S.nothingWaits);
+    show(this.scroller, this.total > 0);
+    const [first, last] = this.sight();
+    // of what is out of sight only the first page stays; it came with the status
+    for (const page of this.pages.keys()) {
+      const near = page * FIRST <= last && (page + 1) * FIRST > first;
+      if (!near) this.pages.delete(page);
+      else if (page) void this.fetch(page);
+    }
+    this.pages.set(0, status.waiting);
+    style(this.list, 'height', `${this.total * HEIGHT}px`);
+    style(this.scroller, 'max-height', `${MOST * HEIGHT}px`);
+    this.draw();
+  }
+
+  /** The first and the last row that is in sight or near. */
+  sight() {
+    const top = this.scroller.scrollTop;
+    const height = this.scroller.clientHeight || MOST * HEIGHT;
+    const first = Math.max(0, Math.floor(top / HEIGHT) - AROUND);
+    return [first, Math.min(this.total - 1, Math.ceil((top + height) / HEIGHT) + AROUND)];
+  }
+
+  draw() {
+    const [first, last] = this.sight();
+    const items = [];
+    for (let index = first; index <= last; index += 1) {
+      const job = this.job(index);
+      if (job) items.push({ job, index });
+      else void this.fetch(Math.floor(index / FIRST));
+    }
+    const ids = new Set(items.map(item => item.job.id));
+    for (const id of this.known.keys()) if (!ids.has(id)) this.known.delete(id);
+    this.rows.update(items, item => item.job.id);
+  }
+
+  /** @param {number} page */
+  async fetch(page) {
+    if (this.asking.has(page)) return;
+    this.asking.add(page);
+    try {
+      const path = `/queue?offset=${page * FIRST}&limit=${FIRST}`;
+      /** @type {import('./types.mjs').Page} */
+      const found = await this.context.home.source.ask('GET', path);
+      this.pages.set(page, found.jobs);
+      // a page that is shorter than was thought: the next status has the new count
+      this.asking.delete(page);
+      if (found.jobs.length) this.draw();
+    } catch {
+      this.context.follow.changed(); // which says what is wrong
+    } finally {
+      this.asking.delete(page);
+    }
+  }
+
+  // -- moving --------------------------------------------------------------------------------
+
+  /**
+   * Put the job at one place to another.
+   * @param {number} from
+   * @param {number} to Its place afterwards.
+   */
+  async move(from, to) {
+    const job = this.job(from);
+    const other = this.job(to);
+    if (!job || !other || from === to || this.moving) return;
+    this.moving = true;
+    const body = to < from ? { before: other.id } : { after: other.id };
+    const failed = /** @param {string} words */ words => S.notMoved(job.id, words);
+    const moved = await act(this.context, `/jobs/${job.id}/move`, body, failed);
+    this.moving = false;
+    if (!moved) return;
+    await this.context.follow.look();
+    const row = this.known.get(job.id);
+    if (row) this.context.say(S.moved(job.id, row.index + 1));
+  }
+
+  /**
+   * @param {HTMLElement} grip
+   * @param {number} id
+   */
+  grips(grip, id) {
+    grip.addEventListener('keydown', event => {
+      const row = this.known.get(id);
+      if (!row) return;
+      const steps = /** @type {Record<string, number>} */ ({
+        ArrowUp: row.index - 1, ArrowDown: row.index + 1, Home: 0,
+      });
+      const to = steps[event.key];
+      if (to === undefined) return;
+      event.preventDefault();
+      if (to >= 0 && to < this.total) void this.move(row.index, to);
+    });
+    grip.addEventListener('pointerdown', event => {
+      const row = this.known.get(id);
+      if (!row || event.button) return;
+      event.preventDefault();
+      grip.focus();
+      grip.setPointerCapture(event.pointerId);
+      this.drag(grip, row, event);
+    });
+  }
+
+  /**
+   * Follow the pointer until it is let go.
+   * @param {HTMLElement} grip
+   * @param {Row} row
+   * @param {PointerEvent} began
+   */
+  drag(grip, row, began) {
+    const from = row.index;
+    let gap = from;
+    let y = began.clientY;
+    row.root.classList.add('gq-dragged');
+    const place = () => {
+      const box = this.scroller.getBoundingClientRect();
+      const within = y - box.top + this.scroller.scrollTop;
+      gap = Math.max(0, Math.min(this.total, Math.round(within / HEIGHT)));
+      show(this.mark, true);
+      style(this.mark, 'transform', `translateY(${gap * HEIGHT}px)`);
+    };
+    const roll = setInterval(() => {
+      const box = this.scroller.getBoundingClientRect();
+      const step = y < box.top + EDGE ? -HEIGHT / 4 : y > box.bottom - EDGE ? HEIGHT / 4 : 0;
+      if (step) {
+        this.scroller.scrollTop += step;
+        place();
+      }
+    }, 50);
+    /** @param {PointerEvent} event */
+    const moved = event => {
+      y = event.clientY;
+      place();
+    };
+    /** @param {Event} event */
+    const over = event => {
+      clearInterval(roll);
+      show(this.mark, false);
+      row.root.classList.remove('gq-dragged');
+      grip.removeEventListener('pointermove', moved);
+      grip.removeEventListener('pointerup', over);
+      grip.removeEventListener('pointercancel', over);
+      grip.removeEventListener('keydown', escaped);
+      // the gap above or below itself is where it is
+      const to = gap > from ? gap - 1 : gap;
+      if (event.type === 'pointerup' && to !== from) void this.move(from, to);
+    };
+    /** @param {KeyboardEvent} event */
+    const escaped = event => {
+      if (event.key === 'Escape') over(event);
+    };
+    grip.addEventListener('pointermove', moved);
+    grip.addEventListener('pointerup', over);
+    grip.addEventListener('pointercancel', over);
+    grip.addEventListener('keydown', escaped);
+  }
+}

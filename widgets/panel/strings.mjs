@@ -1,0 +1,247 @@
+// All words of the panel, in one place. `translate` replaces some or all of them.
+
+import { duration } from './format.mjs';
+
+export const S = {
+  title: 'GPU queue',
+  looking: 'Looking at the queue…',
+  back: 'Back to the queue',
+  more: 'Show more',
+
+  unreachable: 'The server cannot be reached. What you see may be out of date. Trying again.',
+  kernelSilent:
+    'This notebook’s kernel does not answer. While a cell runs it may have to wait. Trying again.',
+  noExtension:
+    'This Jupyter server does not have the server part of gpuqueue. Install it where the server ' +
+    'runs (pip install jupyter-gpuqueue) and restart the server.',
+  forbidden: 'You are not allowed to see the queue of this server.',
+  /** @param {number} status */
+  answered: status => `The server answered with status ${status}.`,
+  /** @param {string} there @param {string} here */
+  otherSchema: (there, here) =>
+    `This panel (${here}) and the server part of gpuqueue${there ? ` (${there})` : ''} are of ` +
+    'different versions. Reload the page; if that does not help, restart the Jupyter server.',
+  /** @param {string} there @param {string} here */
+  otherVersion: (there, here) =>
+    `The server part of gpuqueue is ${there}, this panel is ${here}. Reload the page, or restart ` +
+    'the Jupyter server after an update.',
+  broken: 'The panel met an error of its own and goes on with the next look.',
+  /** @param {string} words */
+  failed: words => words || 'The server did not do it.',
+
+  counts: /** @param {number} running @param {number} waiting */ (running, waiting) =>
+    `${running} running, ${waiting} waiting`,
+  gpus: 'GPUs',
+  running: 'Running',
+  waiting: 'Waiting',
+  recent: 'Recent',
+  timeline: 'Timeline',
+  machine: 'Machine',
+  noGpus: 'No GPUs',
+  noGpusWhy: 'Jobs run on the CPU.',
+  nothingRuns: 'Nothing runs.',
+  nothingWaits: 'Nothing waits.',
+  emptyHead: 'The GPUs are idle.',
+  emptyCell: 'To queue a cell, write this at its top:',
+  emptyShell: 'For a script, in a terminal:',
+  cell: '%%gpu',
+  shell: 'jupyter gpuqueue submit -- python train.py',
+
+  compute: 'Compute',
+  memory: 'Memory',
+  cpu: 'CPU',
+  disks: ['Job disk', 'Home disk'],
+  disk: 'Disk',
+  /** @param {string} path */
+  diskAt: path => `the disk of ${path}`,
+  /** @param {number} cores */
+  cores: cores => (cores === 1 ? '1 core' : `${cores} cores`),
+  /** @param {number} part @param {number} cores */
+  coresBusy: (part, cores) => `${part}% of ${cores}`,
+  /** @param {string} size */
+  free: size => `${size} free`,
+  /** @param {string} used @param {string} total */
+  of: (used, total) => `${used} of ${total}`,
+  /** @param {string} what @param {string} words */
+  label: (what, words) => `${what}: ${words}`,
+  /** @param {number} part */
+  busy: part => `${part}% busy`,
+  /** @param {number} part */
+  promised: part => `${part}% promised`,
+  /** @param {string} size */
+  usedOf: size => `${size} used`,
+  idle: 'free',
+  whole: 'whole GPU',
+  /** @param {string} size */
+  uses: size => `uses ${size}`,
+  outside: 'Other programs',
+  /** @param {number} degrees */
+  temperature: degrees => `${degrees} °C`,
+  /** @param {number} watts */
+  power: watts => `${Math.round(watts)} W`,
+  /** @param {number} index */
+  gpu: index => `GPU ${index}`,
+  /** @param {number[]} indices */
+  onGpus: indices =>
+    indices.length === 1 ? `GPU ${indices[0]}` : `GPUs ${indices.join(', ')}`,
+  onCpu: 'CPU',
+
+  /** @param {string} ran @param {string} whole */
+  ofAbout: (ran, whole) => `${ran} of about ${whole}`,
+  /** @param {number} step @param {number | null} all */
+  step: (step, all) => (all ? `step ${step} of ${all}` : `step ${step}`),
+  /** @param {number} seconds */
+  noted: seconds => `noted ${duration(seconds)} ago`,
+  starting: 'starting',
+  evicting: 'stopping, to make room',
+  frozen: 'frozen',
+  cancelling: 'asked to end',
+  /** @param {string} peak @param {string} asked */
+  over: (peak, asked) => `has used ${peak} of GPU memory, asked for ${asked}`,
+  /** @param {string} peak */
+  peak: peak => `peak ${peak}`,
+
+  /** @param {string} time */
+  starts: time => `in ${time}`,
+  /** @param {string} from @param {string} to */
+  startsRange: (from, to) => `in ${from} to ${to}`,
+  /** @param {string} time */
+  startsLater: time => `not before ${time}`,
+  startsNow: 'starts now',
+  startsUnknown: 'start unknown',
+  /** @param {string} time */
+  waits: time => `queued ${time} ago`,
+  /** @param {string} time */
+  done: time => `done by ${time}`,
+
+  /** @param {number} id */
+  job: id => `Job ${id}`,
+  /** @param {number} id @param {string} tag */
+  open: (id, tag) => `Job ${id}, ${tag}: show log and details`,
+  /** @param {number} id */
+  cancel: id => `Cancel job ${id}`,
+  /** @param {number} id */
+  cancelSure: id => `Cancel job ${id}: sure?`,
+  cancelAsk: 'Cancel?',
+  /** @param {number} id @param {string} words */
+  notCancelled: (id, words) => `Job ${id} was not cancelled. ${words}`,
+  /** @param {number} id */
+  retry: id => `Run job ${id} again`,
+  retryShort: 'Run again',
+  /** @param {number} id @param {number} made */
+  retried: (id, made) => `Job ${id} is queued again as job ${made}.`,
+  /** @param {number} id @param {string} words */
+  notRetried: (id, words) => `Job ${id} was not queued again. ${words}`,
+  interrupt: 'Interrupt',
+  cancelShort: 'Cancel',
+  /** @param {number} id @param {number} position @param {number} all */
+  grip: (id, position, all) =>
+    `Move job ${id}, at position ${position} of ${all}: arrow keys, Home for the front`,
+  /** @param {number} id @param {number} position */
+  moved: (id, position) => `Job ${id} is at position ${position}.`,
+  /** @param {number} id @param {string} words */
+  notMoved: (id, words) => `Job ${id} was not moved. ${words}`,
+  copy: 'Copy command',
+  copied: 'Copied.',
+  notCopied: 'The browser does not let it be copied.',
+  notebook: 'Open notebook',
+
+  details: 'Details',
+  command: 'Command',
+  folder: 'Folder',
+  owner: 'Owner',
+  asked: 'Asked for',
+  where: 'Where',
+  submitted: 'Queued',
+  started: 'Started',
+  ended: 'Ended',
+  took: 'Took',
+  peakMemory: 'Peak GPU memory',
+  after: 'Comes after',
+  hint: 'Sooner if',
+  attempt: 'Attempt',
+  origin: 'From',
+  progress: 'Progress',
+  log: 'Log',
+  outputs: 'Outputs',
+  noLog: 'It has not written anything.',
+  noLogYet: 'It has not started; its log will be here.',
+  noOutputs: 'It has shown nothing.',
+  follow: 'Follow',
+  search: 'Search the log',
+  /** @param {number} at @param {number} all */
+  found: (at, all) => (all ? `${at} of ${all}` : 'not found'),
+  logCut: 'The beginning is left out.',
+  html: 'HTML output, without scripts',
+  image: 'Image output',
+
+  /** @param {string} name */
+  mode: name => ({ normal: 'Normal', freeing: 'Freeing', free: 'Free' })[name] || name,
+  modeBy: /** @param {string} by */ by => ({ person: 'by you', automatic: 'automatic' })[by] || by,
+  modeNormal: 'The queue uses the GPUs.',
+  modeFree: 'The queue holds no GPU. Jobs wait until you resume.',
+  modeFreeSoft: 'No job is started. Those that run may end.',
+  modeFreeing: 'Jobs are asked to save and let go of the GPUs.',
+  /** @param {string} program */
+  modeFor: program => `for ${program}`,
+  /** @param {string} time */
+  modeSince: time => `since ${time}`,
+  /** @param {number} job @param {string} tag @param {string} size */
+  holding: (job, tag, size) => `job ${job} ${tag} still holds ${size}`,
+  freeFull: 'Free GPUs',
+  freeFullTip: 'Take the GPUs back: jobs save and go on later, or are frozen',
+  freeSoft: 'Start no more',
+  freeSoftTip: 'Start no more jobs; those that run may end',
+  resume: 'Resume',
+  resumeTip: 'Give the GPUs back to the queue',
+  /** @param {string} words */
+  notDone: words => `That was not done. ${words}`,
+
+  submit: 'Queue a command',
+  submitShort: 'New job',
+  submitCommand: 'Command',
+  submitHint: 'A line for the shell, or the path of a .py or .ipynb file',
+  submitPreset: 'Size',
+  presets: { one: 'one GPU', light: 'light', two: 'two GPUs', exclusive: 'whole machine', cpu: 'CPU only' },
+  submitMemory: 'Memory of each GPU',
+  submitMemoryHint: 'such as 6G',
+  submitEta: 'Takes about',
+  submitEtaHint: 'such as 40m',
+  submitTag: 'Name',
+  submitGo: 'Queue it',
+  submitClose: 'Close',
+  /** @param {number} id */
+  submittedAs: id => `Queued as job ${id}.`,
+  /** @param {string} where */
+  wouldStart: where => `Would start at once on ${where}`,
+  /** @param {number} position @param {string} when */
+  wouldWait: (position, when) => `Would be at position ${position}, ${when}`,
+  previewFirst: 'Write a command to see where and when it would run.',
+
+  nothingYet: 'Nothing to show yet.',
+  past: 'ended',
+  now: 'running',
+  next: 'expected',
+  /** @param {string} name */
+  range: name => `Show ${name} back`,
+  /** @param {number} job @param {string} tag @param {string} what @param {string} from @param {string} to */
+  bar: (job, tag, what, from, to) => `Job ${job} ${tag}, ${what}: ${from} to ${to}`,
+  open_end: 'unknown',
+  states: {
+    queued: 'waiting', starting: 'starting', running: 'running', frozen: 'frozen',
+    evicting: 'stopping', succeeded: 'succeeded', failed: 'failed', cancelled: 'cancelled',
+  },
+};
+
+/**
+ * Replace words, for another language.
+ * @param {Partial<typeof S>} words
+ */
+export function translate(words) {
+  Object.assign(S, words);
+}
+
+/** @param {string} state */
+export function stateWords(state) {
+  return /** @type {Record<string, string>} */ (S.states)[state] || state;
+}

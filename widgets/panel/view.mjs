@@ -1,0 +1,206 @@
+// The GPU queue as a view: who has the GPUs, what runs, what waits and why, what came of the rest.
+//
+// It knows no home: a sidebar, a notebook cell or a page gives it an element and a `Home`.
+
+import { Detail } from './detail.mjs';
+import { h, put, show as reveal } from './dom.mjs';
+import { Follow } from './follow.mjs';
+import { Gpus } from './gpus.mjs';
+import { ModeBar } from './mode.mjs';
+import { Queue } from './queue.mjs';
+import { Recent, Running } from './rows.mjs';
+import { S } from './strings.mjs';
+import { SubmitForm } from './submit.mjs';
+import { Timeline } from './timeline.mjs';
+import { VERSION } from './version.mjs';
+
+export { Refused, kernelSource, serverSource } from './source.mjs';
+export { translate } from './strings.mjs';
+
+const TOLD = 6000;
+
+function invitation() {
+  return h(
+    'div', 'invitation', {},
+    h('p', '', {}, S.emptyHead),
+    h('p', 'dim', {}, S.emptyCell), h('pre', '', {}, S.cell),
+    h('p', 'dim', {}, S.emptyShell), h('pre', '', {}, S.shell),
+  );
+}
+
+class View {
+  /**
+   * @param {HTMLElement} root
+   * @param {import('./types.mjs').Home} home
+   */
+  constructor(root, home) {
+    this.root = root;
+    this.home = home;
+    this.inSight = false;
+    this.closed = false;
+    /** @type {number | null} What the server's clock is ahead of ours, in seconds. */
+    this.ahead = null;
+    this.drawn = 0;
+    /** @type {Element | null} */
+    this.came = null;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this.timer = undefined;
+
+    const visible = () => this.visible();
+    this.follow = new Follow(home, visible);
+    /** @type {import('./actions.mjs').Context} */
+    this.context = {
+      follow: this.follow,
+      home,
+      warn: words => put(this.refusal, words),
+      say: words => this.say(words),
+      open: job => this.open(job),
+    };
+    this.note = h('p', 'note', { role: 'status', hidden: true });
+    this.warning = h('p', 'note', { hidden: true });
+    this.refusal = h('p', 'note wrong', { role: 'alert', hidden: true });
+    this.told = h('p', 'told', { role: 'status', 'aria-live': 'polite' });
+    this.looking = h('p', 'empty', {}, S.looking);
+    this.mode = new ModeBar(this.context, () => this.form.open());
+    this.form = new SubmitForm(this.context, () => this.mode.submit.focus());
+    this.gpus = new Gpus(this.context.open);
+    this.timeline = new Timeline(this.context);
+    this.running = new Running(this.context);
+    this.queue = new Queue(this.context);
+    this.recent = new Recent(this.context);
+    this.detail = new Detail(this.context, () => this.back(), visible);
+    this.idle = invitation();
+    this.main = h(
+      'div', 'main', { hidden: true },
+      h('div', 'column', {}, this.gpus.root, this.timeline.root),
+      h('div', 'column', {}, this.idle, this.running.root, this.queue.root, this.recent.root),
+    );
+    root.classList.add('gq-view');
+    root.replaceChildren(
+      this.note, this.warning, this.refusal, this.looking, this.mode.root, this.form.root, this.main,
+      this.detail.root, this.told,
+    );
+    reveal(this.mode.root, false);
+    this.follow.heard.add(() => this.draw());
+    this.watcher = new IntersectionObserver(entries => {
+      const before = this.visible();
+      this.inSight = entries[entries.length - 1].isIntersecting;
+      if (!before) this.look();
+    });
+    this.watcher.observe(root);
+    this.awake = () => this.look();
+    document.addEventListener('visibilitychange', this.awake);
+    this.clock = setInterval(() => this.tick(), 1000);
+    if (home.job) this.open(home.job);
+  }
+
+  visible() {
+    const here = this.home.visible ? this.home.visible() : true;
+    return !this.closed && here && this.inSight && document.visibilityState === 'visible';
+  }
+
+  look() {
+    if (this.visible()) void this.follow.look();
+  }
+
+  /** @param {string} words */
+  say(words) {
+    clearTimeout(this.timer);
+    this.told.textContent = words;
+    this.timer = setTimeout(() => (this.told.textContent = ''), TOLD);
+  }
+
+  /** Show the state anew, where something differs. */
+  draw() {
+    if (this.closed) return;
+    const { status, note } = this.follow;
+    put(this.note, note);
+    reveal(this.looking, !status && !note);
+    reveal(this.mode.root, Boolean(status) && !this.home.job);
+    reveal(this.main, Boolean(status) && !this.home.job);
+    if (!status) return;
+    this.ahead = status.at - Date.now() / 1000;
+    const other = status.server.version !== VERSION;
+    const warnings = [
+      other && S.otherVersion(status.server.version, VERSION),
+      status.warning,
+      status.server.problem,
+    ];
+    put(this.warning, warnings.filter(Boolean).join(' '));
+    try {
+      if (!this.home.job) this.sections(status);
+    } catch (error) {
+      // one odd answer must not blank the panel for good
+      console.error('gpuqueue:', error);
+      put(this.note, S.broken);
+    }
+    void this.detail.look();
+    this.drawn += 1;
+  }
+
+  /** @param {import('./types.mjs').Status} status */
+  sections(status) {
+    this.mode.update(status);
+    this.gpus.update(status);
+    this.running.update(status);
+    this.queue.update(status);
+    this.recent.update(status);
+    reveal(this.idle, !status.counts.running && !status.counts.waiting);
+    reveal(this.running.root, status.counts.running > 0 || status.counts.waiting > 0);
+    reveal(this.queue.root, status.counts.running > 0 || status.counts.waiting > 0);
+    void this.timeline.look();
+  }
+
+  /** Let durations go on between two looks. */
+  tick() {
+    if (this.ahead === null || !this.visible()) return;
+    const now = Date.now() / 1000 + this.ahead;
+    this.running.tick(now);
+    this.detail.tick(now);
+  }
+
+  /** @param {number} job */
+  open(job) {
+    if (!this.detail.id) this.came = document.activeElement;
+    this.root.classList.add('gq-opened');
+    reveal(this.detail.back, !this.home.job);
+    this.detail.open(job);
+    if (!this.home.job) this.detail.name.focus({ preventScroll: true });
+  }
+
+  back() {
+    if (this.home.job) return;
+    this.root.classList.remove('gq-opened');
+    this.detail.close();
+    if (this.came instanceof HTMLElement && this.came.isConnected) this.came.focus();
+    this.came = null;
+  }
+
+  close() {
+    this.closed = true;
+    clearInterval(this.clock);
+    clearTimeout(this.timer);
+    document.removeEventListener('visibilitychange', this.awake);
+    this.watcher.disconnect();
+    this.detail.close();
+    this.follow.close();
+    this.root.classList.remove('gq-view', 'gq-opened');
+    this.root.replaceChildren();
+  }
+}
+
+/**
+ * Show the queue in an element for as long as it is there.
+ * @param {HTMLElement} root
+ * @param {import('./types.mjs').Home} home
+ * @returns {{look: () => void, open: (job: number) => void, close: () => void}} `look` when the
+ *   view comes into sight in a way that the browser does not see.
+ */
+export function show(root, home) {
+  const view = new View(root, home);
+  return {
+    look: () => view.look(),
+    open: job => view.open(job),
+    close: () => view.close(),
+  };
+}
