@@ -199,7 +199,14 @@ def open_lab(browser: Any, machine: Machine, size: tuple[int, int], theme: str) 
     page = browser.new_page(viewport={"width": size[0], "height": size[1]})
     page.goto(f"{machine.url}lab/tree/panel.ipynb?token={TOKEN}&reset")
     page.wait_for_selector("#jupyterlab-splash", state="detached", timeout=120_000)
+    page.wait_for_selector(".jp-Notebook .jp-Cell")
     return page
+
+
+def quiet(machine: Machine) -> None:
+    """Nothing of JupyterLab's own over the pictures."""
+    address = "lab/api/settings/@jupyterlab/apputils-extension:notification"
+    machine.ask("PUT", address, {"raw": json.dumps({"fetchNews": "false", "checkForUpdates": False})})
 
 
 def sidebar(page: Any) -> None:
@@ -220,6 +227,7 @@ def main() -> None:
         machine = Machine(Path(name))
         try:
             jobs = machine.fill()
+            quiet(machine)
             browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
             for scheme in ("light", "dark"):
                 if only and "page" not in only:

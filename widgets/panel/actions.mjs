@@ -81,6 +81,7 @@ export function cancelButton(context, job, words) {
   }, cross);
   made.addEventListener('blur', () => ask(false));
   attr(made, 'data-cancel', job);
+  attr(made, 'aria-label', S.cancel(job));
   return made;
 }
 

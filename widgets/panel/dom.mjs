@@ -68,14 +68,15 @@ export function style(node, name, value) {
 }
 
 /**
- * A button that says what it does.
+ * A button that says what it does; one with words is called by them.
  * @param {string} kind
  * @param {string} label What is read out and shown as a tip.
  * @param {(event: MouseEvent) => void} click
  * @param {Node | string} content
  */
 export function button(kind, label, click, content) {
-  return h('button', `button ${kind}`, { type: 'button', title: label, 'aria-label': label, click }, content);
+  const name = typeof content === 'string' ? null : label;
+  return h('button', `button ${kind}`, { type: 'button', title: label, 'aria-label': name, click }, content);
 }
 
 const SVG = 'http://www.w3.org/2000/svg';

@@ -87,7 +87,7 @@ export const S = {
   onCpu: 'CPU',
 
   /** @param {string} ran @param {string} whole */
-  ofAbout: (ran, whole) => `${ran} of about ${whole}`,
+  ofAbout: (ran, whole) => `${ran} of ~${whole}`,
   /** @param {number} step @param {number | null} all */
   step: (step, all) => (all ? `step ${step} of ${all}` : `step ${step}`),
   /** @param {number} seconds */

@@ -148,9 +148,10 @@ export class Timeline {
       }));
     }
     this.rows.update(found.gpus, gpu => gpu.uuid);
-    const step = (this.to - this.from) / 4;
-    const ticks = [0, 1, 2, 3].map(i => this.from + step * i);
-    const apart = ticks.filter(at => Math.abs(at - found.at) > step / 3);
+    const most = Math.max(2, Math.min(5, Math.floor((this.axis.clientWidth || 400) / 80)));
+    const step = (this.to - this.from) / most;
+    const ticks = Array.from({ length: most }, (_, i) => this.from + step * (i + (i ? 0 : 0.02)));
+    const apart = ticks.filter(at => Math.abs(at - found.at) > step * 0.7);
     this.ticks.update(
       [
         ...apart.map((at, i) => ({ key: String(i), at, words: clock(at, found.at) })),

@@ -1,0 +1,70 @@
+"""A real browser for tests of the panel, and the panel's files as a site of their own.
+
+``GPUQUEUE_SCREENSHOTS=folder`` keeps pictures.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FILES = Path(__file__).parents[2] / "widgets" / "panel"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+]  # fmt: skip
+KINDS = {".mjs": "text/javascript", ".css": "text/css", ".html": "text/html"}
+SITE = "http://panel.test/"
+HTML = """<!doctype html><html lang="en"><title>panel</title>
+<link rel="stylesheet" href="panel.css"><body class="gq-own"><main></main>"""
+
+if CHROMIUM is None:
+    pytest.skip("there is no chromium here", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One browser for all tests of a module."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield made
+        made.close()
+
+
+def watched(page: Any) -> Any:
+    """The page, with a list of what went wrong in it."""
+    page.problems = []
+    page.on("pageerror", lambda error: page.problems.append(str(error)))
+    return page
+
+
+def site(page: Any) -> Any:
+    """Give a page the panel's files, at an address that nobody else has."""
+
+    def answer(route: Any) -> None:
+        name = route.request.url.removeprefix(SITE).partition("?")[0]
+        if name == "":
+            route.fulfill(body=HTML, content_type="text/html")
+        elif (FILES / name).is_file():
+            path = FILES / name
+            route.fulfill(body=path.read_text(), content_type=KINDS[path.suffix])
+        else:
+            route.fulfill(status=404, body="")
+
+    page.route(f"{SITE}**", answer)
+    page.goto(SITE)
+    return page
+
+
+def picture(page: Any, name: str) -> None:
+    """Keep one, if somebody wants it."""
+    if folder := os.environ.get("GPUQUEUE_SCREENSHOTS"):
+        page.screenshot(path=f"{folder}/{name}.png")
