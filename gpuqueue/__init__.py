@@ -22,9 +22,11 @@ _HOMES = {
     "JobCancelled": "gpuqueue.errors",
     "JobFailed": "gpuqueue.errors",
     "JobLost": "gpuqueue.errors",
+    "free": "gpuqueue.client",
     "job": "gpuqueue.client",
     "jobs": "gpuqueue.client",
     "map": "gpuqueue.client",
+    "resume": "gpuqueue.client",
     "status": "gpuqueue.client",
     "submit": "gpuqueue.client",
 }
@@ -39,17 +41,19 @@ __all__ = [
     "JobFailed",
     "JobLost",
     "__version__",
+    "free",
     "job",
     "jobs",
     "load_ipython_extension",
     "map",
+    "resume",
     "status",
     "submit",
     "unload_ipython_extension",
 ]
 
 if TYPE_CHECKING:
-    from gpuqueue.client import Job, job, jobs, map, status, submit  # noqa: A004
+    from gpuqueue.client import Job, free, job, jobs, map, resume, status, submit  # noqa: A004
     from gpuqueue.client.executor import GpuExecutor
     from gpuqueue.errors import (
         DoesNotFit,

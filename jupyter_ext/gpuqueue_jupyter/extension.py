@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from jupyter_server.extension.application import ExtensionApp
 
+from gpuqueue_jupyter.freeing import ROUTES as FREEING
 from gpuqueue_jupyter.handlers import API, ROUTES
 from gpuqueue_jupyter.host import Host
 
@@ -69,7 +70,7 @@ class GpuqueueExtension(ExtensionApp):
         base = re.escape(quote(self._server.base_url, safe="/%:@!$&'()*+,;=~"))
         rules = [
             (f"{base}{API}{path.replace('{id}', '([^/]+)')}", handler, {"host": self.host})
-            for path, handler in ROUTES
+            for path, handler in (*ROUTES, *FREEING)
         ]
         self._server.web_app.add_handlers(".*$", rules)
 

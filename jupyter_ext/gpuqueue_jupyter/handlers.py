@@ -23,6 +23,7 @@ from gpuqueue.errors import (
     InvalidRequest,
     NoSpace,
     NotAllowedNow,
+    NotYours,
     UnknownJob,
 )
 from gpuqueue.model import IntentKind, Origin
@@ -97,6 +98,8 @@ def _status_of(error: Exception) -> int:
         return HTTPStatus.BAD_REQUEST
     if isinstance(error, UnknownJob):
         return HTTPStatus.NOT_FOUND
+    if isinstance(error, NotYours):
+        return HTTPStatus.FORBIDDEN
     if isinstance(error, NotAllowedNow):
         return HTTPStatus.CONFLICT
     if isinstance(error, NoSpace) or (isinstance(error, OSError) and error.errno in _FULL):

@@ -1,5 +1,6 @@
 """``openapi.yaml`` and the handlers say the same, both ways."""
 
+from gpuqueue_jupyter.freeing import ROUTES as FREEING
 from gpuqueue_jupyter.handlers import ROUTES
 from openapi_spec_validator import validate
 from server_fixtures import SPEC
@@ -15,7 +16,8 @@ def test_the_description_is_valid() -> None:
 
 
 def test_every_verb_is_described_and_every_description_has_its_verb() -> None:
-    there = {(path, verb) for path, handler in ROUTES for verb in VERBS if verb in vars(handler)}
+    routes = (*ROUTES, *FREEING)
+    there = {(path, verb) for path, handler in routes for verb in VERBS if verb in vars(handler)}
     described = {
         (path, verb) for path, item in SPEC["paths"].items() for verb in VERBS if verb in item
     }
