@@ -12,9 +12,9 @@ from enum import StrEnum
 
 from gpuqueue.errors import NotYours
 
-__all__ = ["Scope", "require_person", "scope_of"]
+__all__ = ["MARKERS", "Scope", "require_person", "scope_of"]
 
-_MARKERS = {
+MARKERS = {
     "CLAUDECODE": "Claude Code",
     "GEMINI_CLI": "Gemini CLI",
     "CODEX_SANDBOX": "Codex",
@@ -44,7 +44,7 @@ def scope_of(env: Mapping[str, str] | None = None, *, browser: bool = False) -> 
     if browser:
         return Scope.PERSON, "a person"
     env = os.environ if env is None else env
-    for name, agent in _MARKERS.items():
+    for name, agent in MARKERS.items():
         if env.get(name):
             return Scope.AGENT, f"{agent} ({name} is set)"
     named = env.get("AGENT", "").partition("@")[0].lower()
