@@ -22,10 +22,12 @@ _HOMES = {
     "JobCancelled": "gpuqueue.errors",
     "JobFailed": "gpuqueue.errors",
     "JobLost": "gpuqueue.errors",
+    "free": "gpuqueue.client",
     "job": "gpuqueue.client",
     "jobs": "gpuqueue.client",
     "map": "gpuqueue.client",
     "panel": "gpuqueue_widgets",
+    "resume": "gpuqueue.client",
     "status": "gpuqueue.client",
     "submit": "gpuqueue.client",
 }
@@ -40,18 +42,20 @@ __all__ = [
     "JobFailed",
     "JobLost",
     "__version__",
+    "free",
     "job",
     "jobs",
     "load_ipython_extension",
     "map",
     "panel",
+    "resume",
     "status",
     "submit",
     "unload_ipython_extension",
 ]
 
 if TYPE_CHECKING:
-    from gpuqueue.client import Job, job, jobs, map, status, submit  # noqa: A004
+    from gpuqueue.client import Job, free, job, jobs, map, resume, status, submit  # noqa: A004
     from gpuqueue.client.executor import GpuExecutor
     from gpuqueue.errors import (
         DoesNotFit,

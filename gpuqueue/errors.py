@@ -15,6 +15,7 @@ __all__ = [
     "JobLost",
     "NoSpace",
     "NotAllowedNow",
+    "NotYours",
     "PayloadError",
     "StateDirectoryError",
     "StateLocked",
@@ -61,6 +62,10 @@ class UnknownJob(GpuqueueError, LookupError):
 
 class NotAllowedNow(GpuqueueError):
     """The job is in a state in which this cannot be done."""
+
+
+class NotYours(GpuqueueError):
+    """Only the person at the machine may do this, and an agent or a job asked."""
 
 
 class StateDirectoryError(GpuqueueError):

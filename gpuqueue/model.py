@@ -24,6 +24,8 @@ __all__ = [
     "Job",
     "JobKind",
     "JobState",
+    "Mode",
+    "ModeName",
     "Origin",
     "Placement",
     "Preset",
@@ -171,7 +173,10 @@ class Job:
     """One request with its payload and its life, as the store knows it.
 
     ``asked`` is ``cancel`` from the moment that a running job has been asked to end; ``evict``
-    where it is to make room and go back into the queue.
+    where it is to make room for another and go back into the queue, ``free`` where it is to do so
+    for the person at the machine.
+    ``frozen`` is how many seconds of its latest attempt it was frozen for, up to ``frozen_at``,
+    since when it is frozen now (seconds since the epoch; None if it is not).
     ``expected`` and ``latest`` are the scheduler's promise: its start in queue order when it was
     first seen, and the latest that this may become (seconds since the epoch). ``learned`` is the
     run time in seconds that earlier runs of the same command taught when it was submitted without
@@ -210,6 +215,22 @@ class Job:
     peak: int | None = None
     learned_memory: int | None = None
     lacked: int | None = None
+    frozen: float = 0.0
+    frozen_at: float | None = None
+
+    def ran(self, now: float) -> float:
+        """Seconds that this attempt has run until ``now`` or its end, those frozen left out."""
+        if self.started is None:
+            return 0.0
+        until = now if self.ended is None else self.ended
+        if self.frozen_at is not None:
+            until = min(until, self.frozen_at)
+        return max(0.0, until - self.started - self.frozen)
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether it holds a part of a GPU now."""
+        return self.placement is not None and bool(self.placement.grants)
 
     @property
     def excess(self) -> int:
@@ -273,14 +294,60 @@ class Reading:
     processes: tuple[GpuProcess, ...] = ()
 
 
+class ModeName(StrEnum):
+    """Whether the queue has the GPUs."""
+
+    NORMAL = "normal"
+    FREEING = "freeing"
+    """The person has taken them back; some jobs are still stepping aside."""
+    FREE = "free"
+    """The person has them: whatever holds any of their memory is frozen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """Who has the GPUs: the queue, or the person at the machine, and then no job starts.
+
+    Attributes
+    ----------
+    by
+        Who took them: ``person`` or ``automatic``; empty in normal mode.
+    soft
+        Everything was frozen where it was, and nothing was asked to step aside.
+    since
+        When they were taken, in seconds since the epoch; None in normal mode.
+    program
+        The person's program for which it was done automatically, for people.
+    latched
+        Programs that were there when a person gave the GPUs back by hand: as long as one of them
+        is, they are not taken automatically again.
+    """
+
+    name: ModeName = ModeName.NORMAL
+    by: str = ""
+    soft: bool = False
+    since: float | None = None
+    program: str = ""
+    latched: tuple[ProcessId, ...] = ()
+
+    @property
+    def normal(self) -> bool:
+        """Whether the queue has the GPUs."""
+        return self.name is ModeName.NORMAL
+
+
 class IntentKind(StrEnum):
-    """What a client may ask of the controller about a job that exists."""
+    """What a client may ask of the controller: about a job that exists, or about all of them."""
 
     CANCEL = "cancel"
     INTERRUPT = "interrupt"
     PRIORITY = "priority"
     SWAP = "swap"
     MOVE = "move"
+    FREE = "free"
+    """Take the GPUs back: about no job. Its value is ``{"soft": bool}``."""
+    RESUME = "resume"
+    """Give them to the queue again: about no job."""
     UNKNOWN = "unknown"
     """What a newer client wrote: refused, not guessed."""
 

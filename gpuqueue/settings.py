@@ -29,11 +29,21 @@ __all__ = [
 
 _SIZES = (
     "log_limit", "spare_memory", "cell_text_limit", "cell_result_limit",
-    "cell_failed_result_limit",
+    "cell_failed_result_limit", "auto_free_memory",
 )  # fmt: skip
 
 _LEAST = {"cell_result_limit": 16 << 20, "cell_failed_result_limit": 16 << 20}
 """Bytes. Variables up to this size are not told apart when a result is put in order."""
+
+
+_DESKTOP = (
+    "Xorg", "Xwayland", "gnome-*", "kwin*", "plasmashell", "mutter*", "cinnamon*", "xfwm4",
+    "compiz", "sway", "Hyprland", "weston", "gdm*", "sddm*", "nautilus", "dolphin",
+    "firefox*", "librewolf*", "chrome*", "chromium*", "brave*", "msedge*", "opera*", "vivaldi*",
+    "epiphany*", "WebKit*", "slack*", "discord*", "telegram*", "signal*", "teams*", "zoom*",
+    "element*", "whatsapp*", "skype*", "thunderbird*", "code", "codium",
+)  # fmt: skip
+"""Desktops, browsers and programs to talk with, which are open all day and use a GPU a little."""
 
 
 class Settings(HasTraits):
@@ -95,6 +105,42 @@ class Settings(HasTraits):
         min=0,
         help="Seconds that a resumable job has to save when it is to make room for another; then "
         "it is stopped as by a cancel.",
+    )
+    evict_timeout = Float(
+        300.0,
+        min=0,
+        help="Seconds that a resumable job has to save and exit when the person at the machine "
+        "takes the GPUs back (free); then it is frozen.",
+    )
+    auto_free = Bool(
+        default_value=False,
+        help="Whether the GPUs are taken back by themselves (free) when a program of yours that is "
+        "not of the queue uses one heavily, and given again after it has gone.",
+    )
+    auto_free_apps = List(
+        Unicode(),
+        help="Names of programs for which any use of a GPU is heavy, such as blender or *.x86_64.",
+    )
+    auto_free_ignore = List(
+        Unicode(),
+        default_value=list(_DESKTOP),
+        help="Names of programs that never count as heavy: desktops, browsers, chat programs. One "
+        "that is in auto_free_apps as well does count.",
+    )
+    auto_free_memory = Union(
+        [Unicode(), Int()],
+        default_value="1G",
+        help="A program that holds more GPU memory than this uses it heavily.",
+    )
+    auto_free_after = Float(
+        10.0,
+        min=0,
+        help="Seconds of heavy use after which the GPUs are taken back.",
+    )
+    auto_resume_after = Float(
+        120.0,
+        min=0,
+        help="Seconds after the last such program has gone until the queue has the GPUs again.",
     )
     log_limit = Union(
         [Unicode(), Int()],

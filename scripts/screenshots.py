@@ -206,7 +206,9 @@ def open_lab(browser: Any, machine: Machine, size: tuple[int, int], theme: str) 
 def quiet(machine: Machine) -> None:
     """Nothing of JupyterLab's own over the pictures."""
     address = "lab/api/settings/@jupyterlab/apputils-extension:notification"
-    machine.ask("PUT", address, {"raw": json.dumps({"fetchNews": "false", "checkForUpdates": False})})
+    machine.ask(
+        "PUT", address, {"raw": json.dumps({"fetchNews": "false", "checkForUpdates": False})}
+    )
 
 
 def sidebar(page: Any) -> None:

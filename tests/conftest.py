@@ -14,6 +14,7 @@ from certificates import Certificates, make_certificates
 
 from gpuqueue import paths
 from gpuqueue.client import LocalClient
+from gpuqueue.client.rights import MARKERS
 from gpuqueue.model import ACTIVE, ProcessId
 from gpuqueue.paths import Home, find_home
 from gpuqueue.run.process import alive, marked, send_signal
@@ -90,7 +91,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     root = tmp_path / "st ate – ü"
     monkeypatch.setenv("GPUQUEUE_HOME", str(root))
     monkeypatch.setenv("GPUQUEUE_FAKE_GPUS", "24G,24G")
-    for name in ("GPUQUEUE_JOB_ID", "GPUQUEUE_ATTEMPT_DIR", "JPY_SESSION_NAME", "JUPYTERHUB_USER"):
+    here = ("GPUQUEUE_JOB_ID", "GPUQUEUE_ATTEMPT_DIR", "JPY_SESSION_NAME", "JUPYTERHUB_USER")
+    agents = (*MARKERS, "AGENT")  # whoever runs the tests
+    for name in (*here, *agents):
         monkeypatch.delenv(name, raising=False)
     paths._checked.clear()
     found = find_home()

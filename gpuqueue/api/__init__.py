@@ -7,6 +7,6 @@ from __future__ import annotations
 
 from gpuqueue.api.asked import Asked
 from gpuqueue.api.errors import error_told
-from gpuqueue.api.routes import ROUTES, Clientless, Created, Raw, Route
+from gpuqueue.api.routes import ROUTES, Accepted, Clientless, Created, Raw, Route
 
-__all__ = ["ROUTES", "Asked", "Clientless", "Created", "Raw", "Route", "error_told"]
+__all__ = ["ROUTES", "Accepted", "Asked", "Clientless", "Created", "Raw", "Route", "error_told"]

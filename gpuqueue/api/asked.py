@@ -160,6 +160,10 @@ class Asked:
         Who asks; None where people are not told apart, and so it is this process's own user.
     folder
         What a relative working directory is below.
+    origin
+        The kind of origin of jobs that are queued.
+    browser
+        Whether somebody at a browser asks: a person, even if an agent has started the server.
     about
         What the side that answers says of itself, as ``status`` tells it under ``server``.
     """
@@ -171,6 +175,7 @@ class Asked:
     folder: Path = Path()
     about: Callable[[], dict[str, Any]] = dict
     origin: str = "rest"
+    browser: bool = False
 
     @property
     def job(self) -> int:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import errno
 from http import HTTPStatus
 
-from gpuqueue.errors import GpuqueueError, InvalidRequest, NoSpace, NotAllowedNow, UnknownJob
+from gpuqueue.errors import (
+    GpuqueueError,
+    InvalidRequest,
+    NoSpace,
+    NotAllowedNow,
+    NotYours,
+    UnknownJob,
+)
 
 __all__ = ["LONGEST", "error_told"]
 
@@ -20,6 +27,8 @@ def status_of(error: Exception) -> int:
         return HTTPStatus.BAD_REQUEST
     if isinstance(error, UnknownJob):
         return HTTPStatus.NOT_FOUND
+    if isinstance(error, NotYours):
+        return HTTPStatus.FORBIDDEN
     if isinstance(error, NotAllowedNow):
         return HTTPStatus.CONFLICT
     if isinstance(error, NoSpace) or (isinstance(error, OSError) and error.errno in _FULL):

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from gpuqueue.api.asked import Asked
     from gpuqueue.client import LocalClient
 
-__all__ = ["ROUTES", "Clientless", "Created", "Question", "Raw", "Route"]
+__all__ = ["ROUTES", "Accepted", "Clientless", "Created", "Question", "Raw", "Route"]
 
 Question = Callable[["LocalClient"], Any]
 """What a verb asks of a client. It may be slow: it runs where that disturbs nobody."""
@@ -30,6 +30,14 @@ class Raw:
     content: bytes
     kind: str
     headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """An answer to a wish that may still be on its way; ``settled`` says that it is not."""
+
+    value: dict[str, Any]
+    settled: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +68,7 @@ class Route:
 
 
 def _routes() -> tuple[Route, ...]:
-    from gpuqueue.api import changing, looking
+    from gpuqueue.api import changing, freeing, looking
 
     return (
         Route("GET", "/status", "read", looking.status),
@@ -82,6 +90,8 @@ def _routes() -> tuple[Route, ...]:
         Route("POST", "/jobs/{id}/move", "write", changing.move),
         Route("POST", "/jobs/{id}/retry", "execute", changing.retry),
         Route("POST", "/swap", "write", changing.swap),
+        Route("POST", "/free", "write", freeing.free),
+        Route("POST", "/resume", "write", freeing.resume),
         Route("GET", "/settings", "read", looking.settings),
         Route("GET", "/doctor", "read", looking.doctor),
     )

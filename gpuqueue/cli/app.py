@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from gpuqueue.cli import change, host, look, submit
+from gpuqueue.cli import change, free, host, look, submit
 from gpuqueue.cli.simulate import simulate
 from gpuqueue.cli.words import tell
-from gpuqueue.errors import GpuqueueError, InvalidRequest
+from gpuqueue.errors import GpuqueueError, InvalidRequest, NotYours
 
 __all__ = ["app"]
 
@@ -41,7 +41,13 @@ class _Program(TyperGroup):
             if ctx.params["debug"]:
                 raise
             tell(str(error))
-            raise typer.Exit(2 if isinstance(error, InvalidRequest) else 1) from None
+            raise typer.Exit(_code(error)) from None
+
+
+def _code(error: Exception) -> int:
+    if isinstance(error, NotYours):
+        return 3
+    return 2 if isinstance(error, InvalidRequest) else 1
 
 
 app = typer.Typer(
@@ -87,6 +93,8 @@ app.command()(change.cancel)
 app.command()(change.retry)
 app.command(context_settings={"ignore_unknown_options": True})(change.priority)
 app.command()(change.swap)
+app.command()(free.free)
+app.command()(free.resume)
 app.command(
     add_help_option=False,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},

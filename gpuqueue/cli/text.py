@@ -159,7 +159,7 @@ def job_table(jobs: Iterable[Job], now: float) -> list[list[str]]:
             str(job.kind),
             one_line(job.owner, 16),
             clock(job.submitted, now),
-            format_duration((job.ended or now) - job.started) if job.started else "-",
+            format_duration(job.ran(now)) if job.started else "-",
             "-" if job.returncode is None else str(job.returncode),
             one_line(job.command, 80),
         )

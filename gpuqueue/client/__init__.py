@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpuqueue.client import freeing
 from gpuqueue.client.job import Job, RemoteTraceback
 from gpuqueue.client.jobset import JobSet
 from gpuqueue.client.local import LocalClient, default_client
@@ -33,11 +34,13 @@ __all__ = [
     "RemoteTraceback",
     "Status",
     "default_client",
+    "free",
     "job",
     "jobs",
     "map",
     "options_from",
     "payload_from",
+    "resume",
     "status",
     "submit",
 ]
@@ -215,6 +218,31 @@ def jobs(
     client = default_client()
     found = client.store.jobs(states=states, owner=owner, before=before, limit=limit)
     return [Job(client, record.id) for record in found]
+
+
+def free(*, soft: bool = False) -> freeing.Answer:
+    """Take the GPUs back: no job starts, and those that run step aside or are frozen.
+
+    Those that can save do so and go back into the queue, restartable ones are stopped and start
+    again later, the rest are frozen and keep their GPU memory. ``soft`` freezes all at once.
+
+    Raises
+    ------
+    NotYours
+        It was called by an agent, or in a job.
+    """
+    return freeing.free(default_client(), soft=soft)
+
+
+def resume() -> freeing.Answer:
+    """Give the GPUs to the queue again: what was frozen goes on, what stepped aside starts again.
+
+    Raises
+    ------
+    NotYours
+        It was called by an agent, or in a job.
+    """
+    return freeing.resume(default_client())
 
 
 def status() -> Status:

@@ -343,5 +343,5 @@ def describe(record: Record, client: LocalClient) -> str:
         where = f" on GPU {names}"
     words = f"{record.state}{where}"
     if record.started is not None:
-        words += f", {format_duration((record.ended or time.time()) - record.started)}"
+        words += f", {format_duration(record.ran(time.time()))}"
     return f"{words}: {record.reason}" if record.reason else words

@@ -94,7 +94,7 @@ class JobSet(Sequence[Job]):
             row |= {f"arg{i}": value for i, value in enumerate(args)} | kwargs
             row["state"] = str(record.state)
             if record.started is not None and record.ended is not None:
-                row["seconds"] = round(record.ended - record.started, 2)
+                row["seconds"] = round(record.ran(record.ended), 2)
             if record.state is JobState.SUCCEEDED:
                 row |= _result(job, most)
             elif record.state in TERMINAL:

@@ -29,7 +29,7 @@ from gpuqueue.control.machine import (
     usage_of,
 )
 from gpuqueue.errors import DoesNotFit, GpuqueueError, NoSpace, NotAllowedNow
-from gpuqueue.model import TERMINAL, IntentKind, Job, JobState, Origin
+from gpuqueue.model import TERMINAL, Intent, IntentKind, Job, JobState, Origin
 from gpuqueue.paths import Home, find_home
 from gpuqueue.plan import Plan, Wait, never_fits, plan
 from gpuqueue.run.files import LOG, SPEC, read_json, sync_folder
@@ -154,7 +154,8 @@ class LocalClient:
             parents = self.store.states(options.request.after)
             now = time.time()
             usage = usage_of(self.store, settings, machine, now)
-            decision = plan(snapshot_of(jobs, parents, machine, settings, usage), now)
+            mode = self.store.mode()
+            decision = plan(snapshot_of(jobs, parents, machine, settings, usage, mode=mode), now)
             if all(start.job != trial.id for start in decision.starts):
                 wait = decision.waits.get(trial.id)
                 why = wait.sentence if wait else "the machine is busy"
@@ -234,7 +235,8 @@ class LocalClient:
         parents = self.store.states(wanted) if wanted else {}
         now, machine, settings = time.time(), self.machine(), self.settings
         usage = usage_of(self.store, settings, machine, now)
-        return plan(snapshot_of(live, parents, machine, settings, usage), now)
+        mode = self.store.mode()
+        return plan(snapshot_of(live, parents, machine, settings, usage, mode=mode), now)
 
     def why(self, job_id: int) -> Wait | None:
         """Why a job waits, and until when; None if it does not."""
@@ -276,6 +278,23 @@ class LocalClient:
 
         What the controller has not answered within two seconds it will carry out later.
         """
+        intents = self._intend(kind, job_ids, value)
+        return [intent.error for intent in intents if intent.error]
+
+    def wish(self, kind: IntentKind, value: Any = None) -> Intent:
+        """Ask for something that is about no one job; what became of that in two seconds.
+
+        Raises
+        ------
+        NotAllowedNow
+            The controller has refused it.
+        """
+        (intent,) = self._intend(kind, [None], value)
+        if intent.error:
+            raise NotAllowedNow(intent.error)
+        return intent
+
+    def _intend(self, kind: IntentKind, job_ids: Sequence[int | None], value: Any) -> list[Intent]:
         numbers = self.store.intend(kind, job_ids, value)
         with self.watch() as watch:
             self.wake("intent")
@@ -284,7 +303,7 @@ class LocalClient:
                 intents = [self.store.intent(number) for number in numbers]
                 open_ones = [intent for intent in intents if intent.done is None]
                 if not open_ones or time.monotonic() > deadline:
-                    return [intent.error for intent in intents if intent.error]
+                    return intents
                 watch.wait(0.1)
 
     def watch(self) -> Watch:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import html
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from gpuqueue.client.freeing import mode_line, mode_told
 from gpuqueue.client.local import LocalClient
 from gpuqueue.control.machine import Machine, managed_gpus, policy_of
-from gpuqueue.model import ACTIVE, TERMINAL, Gpu, Job, JobState
+from gpuqueue.model import ACTIVE, TERMINAL, Gpu, Job, JobState, Mode
 from gpuqueue.plan import Wait
 from gpuqueue.store import job_to_dict, plain
 from gpuqueue.units import format_bytes, format_duration, format_share
@@ -41,6 +42,7 @@ class Status:
     waits: Mapping[int, Wait]
     settings: Mapping[str, Any]
     warning: str = ""
+    mode: Mode = field(default_factory=Mode)
 
     @property
     def slots_used(self) -> int:
@@ -56,6 +58,7 @@ class Status:
             "lead": None
             if self.lead is None
             else {key: self.lead[key] for key in ("pid", "kind", "since", "version")},
+            "mode": mode_told(self.mode, self.running, self.machine),
             "problem": self.machine.problem,
             "warning": self.warning,
             "slots": {"used": self.slots_used, "total": self.slots},
@@ -144,7 +147,11 @@ def status_of(client: LocalClient, *, recent: int = 5) -> Status:
         waits=client.plan(live).waits if waiting else {},
         settings=settings.as_dict(),
         warning=client.settings_warning,
+        mode=client.store.mode(),
     )
+
+
+_ASIDE = {JobState.FROZEN, JobState.EVICTING}
 
 
 def _clock(at: float) -> str:
@@ -186,6 +193,8 @@ def render(status: Status) -> str:
         f"{lead['kind']}, pid {lead['pid']}" if lead else "none running; the next submit starts one"
     )
     lines = [f"controller: {who}    slots: {status.slots_used}/{status.slots} used"]
+    if free := mode_line(mode_told(status.mode, status.running, status.machine)):
+        lines.insert(0, free)
     if status.warning:
         lines.append(f"warning: {status.warning}")
     lines += [_gpu_line(status, gpu) for gpu in status.managed]
@@ -194,7 +203,8 @@ def render(status: Status) -> str:
     if status.running:
         lines.append("running")
         for job in status.running:
-            ran = format_duration(status.at - job.started) if job.started else "starting"
+            ran = format_duration(job.ran(status.at)) if job.started else "starting"
+            ran = f"{job.reason or job.state}; ran {ran}" if job.state in _ASIDE else ran
             eta = f" of about {format_duration(job.request.eta)}" if job.request.eta else ""
             over = _over(job)
             lines.append(f"  {job.id:>5}  {job.tag:<20} {job.owner:<10} {ran}{eta}{over}")
@@ -213,7 +223,7 @@ def render(status: Status) -> str:
     if status.recent:
         lines.append("recent")
         for job in status.recent:
-            took = format_duration(job.ended - job.started) if job.ended and job.started else "-"
+            took = format_duration(job.ran(status.at)) if job.ended and job.started else "-"
             why = f": {job.reason.splitlines()[0]}" if job.reason else ""
             lines.append(
                 f"  {job.id:>5}  {job.tag:<20} {job.owner:<10} {job.state} {took}{why}{_over(job)}"

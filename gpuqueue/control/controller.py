@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuqueue.control.devicememory import highest, note_excess, once_more, take_note
-from gpuqueue.control.evicting import Evictor, in_front, resumes
+from gpuqueue.control.evicting import EVICT, Evictor, in_front, resumes
+from gpuqueue.control.freeing import WISHES, Freer, unfrozen
 from gpuqueue.control.gauge import Gauge
 from gpuqueue.control.herald import Herald
 from gpuqueue.control.intents import carry_out, with_children
@@ -60,7 +61,9 @@ class Controller:
             self.store.close()
             raise
         self._jobs: dict[int, Job] = {}
+        self.mode = self.store.mode()
         self.evictor = Evictor(home)
+        self.freer = Freer(home, self.evictor, self._take_back, self._end)
         self.machine = Machine()
         self._measure()
         self.idle_since = time.monotonic()
@@ -130,20 +133,23 @@ class Controller:
 
     def turn(self, lines: list[str], *, tick: bool) -> None:
         """Take in what happened, decide, record it in one transaction, then act."""
-        turn = Turn(dict(self._jobs), time.time())
+        turn = Turn(dict(self._jobs), time.time(), self.mode)
         changed = self._take_in(turn, lines, tick=tick)
         if tick:
             changed |= self._look_around()
+            changed |= self.freer.watch(turn, self.machine, self.settings.current)
             take_note(turn, self.machine)
+        self.freer.pursue(turn, self.settings.current, look=tick)
         if changed or (tick and self._waits(turn)):
             self._decide(turn)
         turn.commit(self.store)
+        self.mode = turn.mode
         self._jobs = {key: job for key, job in turn.jobs.items() if job.state not in TERMINAL}
         if self._jobs:
             self.idle_since = time.monotonic()
         self._act(turn)
-        if turn.moves or turn.intents or turn.notes:
-            self.herald.tell(lasting=turn.ends)
+        if turn.told:
+            self.herald.tell(lasting=turn.lasting)
 
     def _act(self, turn: Turn) -> None:
         """Do what was decided. Jobs are on the disk before they start."""
@@ -187,8 +193,10 @@ class Controller:
         if intended or self._open_intents:
             self._open_intents = False
             for intent in self.store.open_intents():
-                done = carry_out(turn, intent, self._take_back)
-                self._open_intents |= not done
+                if intent.kind in WISHES:
+                    self.freer.carry_out(turn, intent)
+                else:
+                    self._open_intents |= not carry_out(turn, intent, self._take_back)
                 changed = True
         return changed
 
@@ -212,7 +220,8 @@ class Controller:
         waiting = any(job.state is JobState.QUEUED for job in self._jobs.values())
         # of those that hold GPUs, the most that they use is to be seen
         held = any(job.placement and job.placement.grants for job in self._jobs.values())
-        if now - self._last_read >= (TICK if waiting or held else _READ_IDLE):
+        watched = self.settings.current.auto_free or not self.mode.normal
+        if now - self._last_read >= (TICK if waiting or held or watched else _READ_IDLE):
             self._last_read = now
             readings = self.gauge.ask()
             seen = self._seen(readings)
@@ -267,8 +276,8 @@ class Controller:
             # the record may have been written between the two looks
             outcome = outcome_of(folder, job) or self._lost(job)
         if outcome is None:
-            if look and job.state is JobState.EVICTING:
-                self.evictor.press(job, self.settings.current.save_time)
+            if look and job.state is JobState.EVICTING and turn.mode.normal:
+                self.freer.press(job, self.settings.current)
             return False
         self._end(turn, job, outcome)
         return True
@@ -322,6 +331,7 @@ class Controller:
             again = turn.move(
                 job, "requeued", state=JobState.QUEUED, placement=None, process=None,
                 started=None, expected=None, latest=None, asked="", peak=peak,
+                frozen=0.0, frozen_at=None,
                 position=in_front(turn.jobs, job) if front else job.position,
                 **({"reason": outcome.reason} | more),
             )  # fmt: skip
@@ -332,6 +342,7 @@ class Controller:
             job, "ended", state=outcome.state, ended=outcome.ended or turn.now,
             returncode=outcome.returncode, reason=outcome.reason,
             started=job.started or outcome.started, peak=peak,
+            **unfrozen(job, outcome.ended or turn.now),
         )  # fmt: skip
         if ended.state is JobState.SUCCEEDED:
             self._learn_from(turn, ended)
@@ -353,7 +364,9 @@ class Controller:
         parents |= {key: turn.jobs[key].state for key in wanted if key in turn.jobs}
         settings = self.settings.current
         usage = usage_of(self.store, settings, self.machine, turn.now)
-        snapshot = snapshot_of(turn.jobs.values(), parents, self.machine, settings, usage)
+        snapshot = snapshot_of(
+            turn.jobs.values(), parents, self.machine, settings, usage, mode=turn.mode
+        )
         began = time.monotonic()
         decision = plan(snapshot, turn.now)
         ended = time.monotonic()
@@ -368,7 +381,8 @@ class Controller:
         for start in decision.starts:
             self._start(turn, turn.jobs[start.job], start.placement)
         for stop in decision.evictions:
-            self.evictor.evict(turn, turn.jobs[stop.job], stop.for_job, settings.save_time)
+            why = f"makes room for job {stop.for_job}"
+            self.evictor.evict(turn, turn.jobs[stop.job], EVICT, why, settings.save_time)
 
     def _start(self, turn: Turn, job: Job, placement: Placement) -> None:
         started = turn.move(

@@ -1,4 +1,4 @@
-"""Stopping a running job so that one of higher priority gets its room, and putting it back."""
+"""Having a running job step aside and go back into the queue, for another or for the person."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ from gpuqueue.paths import Home
 from gpuqueue.run.files import ask_to_stop, is_resumable
 from gpuqueue.run.process import send_signal
 
-__all__ = ["EVICT", "Evictor", "in_front", "resumes"]
+__all__ = ["EVICT", "FREE", "Evictor", "in_front", "resumes"]
 
 EVICT = "evict"
-"""What ``Job.asked`` says of a job that is to make room."""
+"""What ``Job.asked`` says of a job that is to make room for another."""
+FREE = "free"
+"""What it says of one that is to step aside for the person at the machine."""
 
 
 class Evictor:
-    """Asks jobs to make room. What it remembers is only for how long it has asked."""
+    """Asks jobs to step aside. What it remembers is only for how long it has asked."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
         self._since: dict[tuple[int, int], float] = {}
 
-    def evict(self, turn: Turn, job: Job, for_job: int, patience: float) -> None:
-        """Decide that a running job is to make room; it keeps its placement until it is gone."""
+    def evict(self, turn: Turn, job: Job, asked: str, reason: str, patience: float) -> None:
+        """Decide that a running job is to step aside; it keeps its placement until it is gone."""
         if job.process is None or job.asked or job.state is not JobState.RUNNING:
             return
-        asked = turn.move(
-            job, "evicting", state=JobState.EVICTING, asked=EVICT,
-            reason=f"makes room for job {for_job}",
-        )  # fmt: skip
-        turn.actions.append(lambda: self.press(asked, patience))
+        leaving = turn.move(job, "evicting", state=JobState.EVICTING, asked=asked, reason=reason)
+        turn.actions.append(lambda: self.press(leaving, patience))
 
     def press(self, job: Job, patience: float) -> None:
         """Ask a job once more.
@@ -42,16 +41,26 @@ class Evictor:
         one that has not done so by then, gets SIGTERM, as for a cancel, and after the grace time
         SIGKILL. It does no harm to repeat either; a lead may have died before it asked.
         """
-        now = time.monotonic()
-        since = self._since.setdefault((job.id, job.attempt), now)
-        if now - since < patience and ask_to_stop(self._home.attempt(job.id, job.attempt)):
+        if not self.is_late(job, patience) and ask_to_stop(self._folder(job)):
             return
         if job.process is not None:
             send_signal(job.process, signal.SIGTERM)
 
+    def saves(self, job: Job) -> bool:
+        """Whether a job can save and step aside."""
+        return is_resumable(self._folder(job))
+
+    def is_late(self, job: Job, patience: float) -> bool:
+        """Whether this job has been asked for longer than ``patience`` seconds."""
+        now = time.monotonic()
+        return now - self._since.setdefault((job.id, job.attempt), now) >= patience
+
     def forget(self, job: Job) -> None:
-        """An attempt has ended."""
+        """An attempt has ended, or is not asked any more."""
         self._since.pop((job.id, job.attempt), None)
+
+    def _folder(self, job: Job) -> str:
+        return str(self._home.attempt(job.id, job.attempt))
 
 
 def resumes(home: Home, job: Job) -> bool:

@@ -6,9 +6,11 @@ import signal
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from gpuqueue.control.freeing import unfrozen
 from gpuqueue.control.turn import Turn
 from gpuqueue.model import TERMINAL, Intent, IntentKind, Job, JobState
 from gpuqueue.plan import Drop
+from gpuqueue.run.freezing import thaw
 from gpuqueue.run.process import send_signal
 
 __all__ = ["carry_out", "order_conflict", "with_children"]
@@ -52,13 +54,21 @@ def _end(turn: Turn, intent: Intent, job: Job, take_back: Callable[[Job], bool])
             job, "ended", state=JobState.CANCELLED, ended=turn.now, reason=f"{what} while it waited"
         )
     elif job.process is not None:
+        frozen = job.state is JobState.FROZEN
         if interrupt:
             turn.move(job, "interrupting")
+        elif frozen:
+            changes = unfrozen(job, turn.now)
+            turn.move(
+                job, "cancelling", asked="cancel", state=JobState.RUNNING, reason="", **changes
+            )
         else:
             turn.move(job, "cancelling", asked="cancel")
         # now, not after the record: if this process dies in between, the wish is still open and
         # the next lead sends it once more, which the runner understands
         send_signal(job.process, signal.SIGINT if interrupt else signal.SIGTERM)
+        if frozen and not interrupt:
+            thaw([job.process])  # to end in its own way
     return True
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from gpuqueue.control.leading import lead_of
 from gpuqueue.errors import InvalidRequest
 from gpuqueue.gpus import detect
-from gpuqueue.model import ACTIVE, WHOLE, Gpu, Job, JobState, Reading
+from gpuqueue.model import ACTIVE, WHOLE, Gpu, Job, JobState, Mode, Reading
 from gpuqueue.plan import Card, Estimate, Policy, Snapshot
 from gpuqueue.run.process import children_map, descendants
 from gpuqueue.settings import Settings
@@ -204,6 +204,8 @@ def snapshot_of(
     machine: Machine,
     settings: Settings,
     usage: Mapping[str, float] | None = None,
+    *,
+    mode: Mode | None = None,
 ) -> Snapshot:
     """All that a plan depends on; ``usage`` as of ``usage_of``, for ``fair_share``."""
     waiting, running = [], []
@@ -222,5 +224,6 @@ def snapshot_of(
         job.id: estimate for job in (*waiting, *running) if (estimate := _learned(job)) is not None
     }
     return Snapshot(
-        cards, tuple(waiting), tuple(running), policy, parents, estimates, latest, usage or {}
-    )
+        cards, tuple(waiting), tuple(running), policy, parents, estimates, latest, usage or {},
+        mode or Mode(),
+    )  # fmt: skip

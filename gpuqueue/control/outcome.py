@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuqueue.control.evicting import EVICT, FREE
 from gpuqueue.model import Job, JobKind, JobState, ProcessId
 from gpuqueue.run.files import (
     OUTCOME,
@@ -102,13 +103,13 @@ def outcome_of(folder: Path, job: Job) -> Outcome | None:
     code = record.get("returncode")
     started, ended = record.get("started"), record.get("ended")
     if record.get("asked") == "cancel":
-        if job.asked == "evict":
+        if job.asked in _ASIDE:
             # whatever its exit code: a program may save its state and end well on SIGTERM
-            return Outcome.stepped_aside("was stopped for a job of higher priority")
+            return Outcome.stepped_aside(f"{_ASIDE[job.asked]}was stopped{_for_whom(job)}")
         return Outcome(JobState.CANCELLED, code, "cancelled while it ran", started, ended)
     if code == 0 and has_heard(folder):
-        for_whom = " for a job of higher priority" if job.asked == "evict" else ", as it was asked"
-        return Outcome.stepped_aside(f"saved its state and stepped aside{for_whom}")
+        evicted = _ASIDE.get(job.asked, "")
+        return Outcome.stepped_aside(f"{evicted}saved its state and stepped aside{_for_whom(job)}")
     if code == 0:
         return Outcome(JobState.SUCCEEDED, 0, "", started, ended)
     told = ""
@@ -118,6 +119,15 @@ def outcome_of(folder: Path, job: Job) -> Outcome | None:
     reason = record.get("reason") or told or _words(code)
     state = JobState.CANCELLED if interrupted else JobState.FAILED
     return Outcome(state, code, f"interrupted: {reason}" if interrupted else reason, started, ended)
+
+
+_ASIDE = {EVICT: "", FREE: "evicted: "}
+
+
+def _for_whom(job: Job) -> str:
+    if job.asked == FREE:
+        return " for free mode"
+    return " for a job of higher priority" if job.asked == EVICT else ", as it was asked"
 
 
 def _words(code: int | None) -> str:

@@ -47,7 +47,7 @@ class Teacher:
         before = self._belief(job)
         took = 0.0
         if job.state is JobState.SUCCEEDED and job.started is not None and job.ended is not None:
-            took = max(0.0, job.ended - job.started)
+            took = job.ran(job.ended)
             kind = kind_of(job.owner, job.command, job.request)
             self._history.add(kind, took)
         if took >= _SEEN or job.lacked:

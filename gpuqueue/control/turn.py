@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpuqueue.model import TERMINAL, Intent, Job
+from gpuqueue.model import TERMINAL, Intent, Job, Mode
 from gpuqueue.store import Store
 
 __all__ = ["Turn"]
@@ -26,17 +26,21 @@ class Turn:
         The jobs that something is known of besides their state: a latest start, a run time.
     notes
         Events that change no job's state: job, kind, data.
+    mode
+        Who has the GPUs, as it will be once the turn is recorded.
     actions
         What to do after it is recorded; none of it may be needed for the record to be true.
     """
 
     jobs: dict[int, Job]
     now: float
+    mode: Mode = field(default_factory=Mode)
     moves: list[tuple[Job, Job, str]] = field(default_factory=list)
     intents: list[tuple[Intent, str]] = field(default_factory=list)
     actions: list[Callable[[], object]] = field(default_factory=list)
     promised: list[int] = field(default_factory=list)
     notes: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
+    _modes: list[tuple[Mode, dict[str, Any]]] = field(default_factory=list)
     _entered: list[Job] = field(default_factory=list)
     _left: list[Job] = field(default_factory=list)
 
@@ -49,6 +53,11 @@ class Turn:
         self.jobs[job.id] = after
         self.moves.append((job, after, event))
         return after
+
+    def change_mode(self, mode: Mode, **data: Any) -> None:
+        """Decide who has the GPUs; ``data`` goes into the event."""
+        self.mode = mode
+        self._modes.append((mode, data))
 
     def know(self, job_id: int, **facts: Any) -> None:
         """Keep with a job what earlier runs teach of it, or how much memory it uses."""
@@ -70,6 +79,16 @@ class Turn:
         """Whether a job ends for good."""
         return any(after.state in TERMINAL for _, after, _ in self.moves)
 
+    @property
+    def lasting(self) -> bool:
+        """Whether it has to be on the disk before anybody hears of it."""
+        return self.ends or bool(self._modes)
+
+    @property
+    def told(self) -> bool:
+        """Whether something in it is worth telling those who watch."""
+        return bool(self.moves or self.intents or self.notes or self._modes)
+
     def enter(self, job: Job) -> None:
         """A job takes its placement."""
         self._entered.append(job)
@@ -80,13 +99,15 @@ class Turn:
 
     def commit(self, store: Store) -> None:
         """Record all of it."""
-        if not (self.moves or self.intents or self.promised or self.notes):
+        if not (self.told or self.promised):
             return
         with store.transaction() as db:
             for before, after, event in self.moves:
                 store.move(db, before, after, event, self.now)
             for job_id in dict.fromkeys(self.promised):
                 store.promise(db, self.jobs[job_id])
+            for mode, about in self._modes:
+                store.set_mode(db, mode, self.now, about)
             for job_id, kind, data in self.notes:
                 store.record(db, self.now, job_id, kind, data)
             for job in self._left:

@@ -94,6 +94,7 @@ class _Follow:
         self._over = False
         self._tail = OutputTail(client, job_id)
         self._shown_of = 0
+        self._frozen = False
 
     def run(self) -> Record:
         """Show until the end; returns the job as it ended, or as it is when told to leave."""
@@ -101,6 +102,7 @@ class _Follow:
         with self.client.watch() as watch:
             while True:
                 job = self.client.job(self.job_id)
+                self._note_freeze(job)
                 if self._show(job):
                     pause = _QUICK
                     continue
@@ -108,6 +110,15 @@ class _Follow:
                     return job
                 watch.wait(pause)
                 pause = min(pause * 1.5, _SLOW)
+
+    def _note_freeze(self, job: Record) -> None:
+        """Say once that it is frozen, and once that it goes on."""
+        frozen = job.state is JobState.FROZEN
+        if frozen is self._frozen or job.state in TERMINAL or job.asked == "cancel":
+            return
+        self._frozen = frozen
+        words = f"is {job.reason}; it goes on after %gpu resume" if frozen else "goes on"
+        self.place.write(f"gpuqueue: job {job.id} {words}\n")
 
     def _show(self, job: Record) -> bool:
         came = False

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable
 from typing import Any
 
-from gpuqueue.client import Job, default_client, jobs, options_from, status
+from gpuqueue.client import Job, default_client, free, jobs, options_from, resume, status
 from gpuqueue.client.follow import follow_log
 from gpuqueue.client.job import describe
 from gpuqueue.client.payload import script_payload
@@ -154,6 +154,17 @@ def _swap(_: Any, words: list[str]) -> None:
     print(repr(first), repr(second), sep="\n")
 
 
+def _free(_: Any, words: list[str]) -> Any:
+    soft = words == ["--soft"]
+    _none([] if soft else words, "free [--soft]")
+    return free(soft=soft)
+
+
+def _resume(_: Any, words: list[str]) -> Any:
+    _none(words, "resume")
+    return resume()
+
+
 def _submit(_: Any, words: list[str]) -> Job:
     asked = parse_options(words, cell=False)
     if not asked.rest:
@@ -190,6 +201,8 @@ _VERBS: dict[str, Callable[[Any, list[str]], Any]] = {
     "retry": _retry,
     "priority": _priority,
     "swap": _swap,
+    "free": _free,
+    "resume": _resume,
     "submit": _submit,
     "pull": _pull,
 }

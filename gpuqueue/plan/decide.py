@@ -45,7 +45,8 @@ class Decision:
         self.base = begun(snapshot, self.lanes, now)
         self.items: list[Item] = []
         self.behind: Sequence[Job] = ()
-        self._take_head()
+        if snapshot.mode.normal:
+            self._take_head()
         self.doubtful = snapshot.policy.backfill and any(item.loose for item in self.items)
         self.promises: list[Promise] = []
         self.starts: list[tuple[Job, Form, int]] = []
@@ -287,6 +288,7 @@ def plan(snapshot: Snapshot, now: float) -> Plan:
     the promises (``gpuqueue.plan.reorder``), and preemptible jobs make room
     (``gpuqueue.plan.evict``).
     A job that waits for its parents, or that this machine can never run, holds nothing up.
+    While the GPUs are not the queue's (``Snapshot.mode``), nothing starts and nothing is promised.
     """
     decision = Decision(snapshot, now)
     starts = tuple(

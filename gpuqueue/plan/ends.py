@@ -42,7 +42,7 @@ def end_of(snapshot: Snapshot, job: Job, now: float) -> float:
     seconds = run_time(snapshot, job)
     if seconds is None:
         return inf
-    return (now if job.started is None else job.started) + seconds
+    return (now if job.started is None else job.started + job.frozen) + seconds
 
 
 def expected_end(snapshot: Snapshot, job: Job, now: float) -> tuple[float, bool]:
@@ -54,7 +54,7 @@ def expected_end(snapshot: Snapshot, job: Job, now: float) -> tuple[float, bool]
         return now + UNKNOWN, False
     if end == -inf:
         return now + _MOMENT, False
-    ran = now - (now if job.started is None else job.started)
+    ran = job.ran(now)
     # one that was only learned from other runs was a guess from the first: it is made anew
     estimate = snapshot.estimates.get(job.id)
     learned = estimate is not None and estimate.learned

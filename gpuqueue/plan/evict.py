@@ -58,7 +58,7 @@ def _loss(snapshot: Snapshot, job: Job, now: float) -> float:
     """GPU seconds that are lost if a job is stopped now."""
     if job.state is JobState.EVICTING:
         return 0.0
-    ran = now - (now if job.started is None else job.started)
+    ran = job.ran(now)
     every = snapshot.policy.checkpoint
     lost = ran % every if every else ran
     return lost * max(1, len(job.placement.grants) if job.placement else 0)

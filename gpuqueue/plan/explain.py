@@ -17,7 +17,7 @@ from gpuqueue.plan.need import sizes_apart
 from gpuqueue.plan.queue import fairly, in_order
 from gpuqueue.plan.timeline import Timeline
 from gpuqueue.plan.types import Need, Wait, WaitReason
-from gpuqueue.plan.wording import Names, gpu_list, listed, strangers
+from gpuqueue.plan.wording import Names, free_words, gpu_list, listed, strangers
 from gpuqueue.units import format_bytes, format_share
 
 if TYPE_CHECKING:
@@ -55,6 +55,10 @@ def explain(decision: Decision) -> dict[int, Wait]:
     snapshot, now = decision.snapshot, decision.now
     dropped = {drop.job for drop in decision.drops}
     queue = [job for job in in_order(snapshot.waiting) if job.id not in dropped]
+    if not snapshot.mode.normal:
+        sentence = free_words(snapshot.mode)
+        reason = WaitReason.FREE
+        return {job.id: Wait(n, None, reason, sentence) for n, job in enumerate(queue, 1)}
     if snapshot.policy.fair_share:
         queue = fairly(queue, snapshot, len(decision.items))
     laid = decision.laid

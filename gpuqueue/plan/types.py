@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gpuqueue.model import Gpu, Job, JobState, Placement
+from gpuqueue.model import Gpu, Job, JobState, Mode, Placement
 
 __all__ = [
     "Card",
@@ -110,6 +110,8 @@ class Snapshot:
         Promises given earlier: by job id, the latest start in seconds since the epoch.
     usage
         GPU seconds that each owner had in the last 24 hours; only looked at for ``fair_share``.
+    mode
+        Who has the GPUs; while it is not the queue, nothing starts.
     """
 
     cards: tuple[Card, ...]
@@ -120,6 +122,7 @@ class Snapshot:
     estimates: Mapping[int, Estimate] = field(default_factory=dict)
     latest: Mapping[int, float] = field(default_factory=dict)
     usage: Mapping[str, float] = field(default_factory=dict)
+    mode: Mode = field(default_factory=Mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +205,7 @@ class WaitReason(StrEnum):
     OUTSIDE = "outside use"
     DRAINED = "drained"
     NEVER = "never fits"
+    FREE = "free mode"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import inf
 
-from gpuqueue.model import Job
+from gpuqueue.model import Job, Mode
 from gpuqueue.plan.board import Board, Space
 from gpuqueue.units import format_duration
 
-__all__ = ["Names", "gpu_list", "listed", "strangers"]
+__all__ = ["Names", "free_words", "gpu_list", "listed", "strangers"]
 
 _SHOWN = 4
 
@@ -31,6 +31,13 @@ def gpu_list(indexes: Sequence[int], total: int) -> str:
     if len(indexes) == total:
         return "both GPUs" if total == 2 else f"all {total} GPUs"
     return f"GPUs {listed([str(index) for index in indexes], shown=len(indexes))}"
+
+
+def free_words(mode: Mode) -> str:
+    """Why nothing starts while the GPUs are not the queue's."""
+    if mode.by == "automatic":
+        return f"free mode: {mode.program} has the GPUs; nothing starts until it has gone"
+    return "free mode: nothing starts until `jupyter gpuqueue resume`"
 
 
 def strangers(space: Space) -> str:

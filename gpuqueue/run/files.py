@@ -44,6 +44,7 @@ __all__ = [
     "TORN",
     "VOID",
     "ExitFile",
+    "ask_no_more",
     "ask_to_stop",
     "has_begun",
     "has_heard",
@@ -246,6 +247,24 @@ def ask_to_stop(folder: str | os.PathLike[str]) -> bool:
     finally:
         os.close(handle)
     return True
+
+
+def ask_no_more(folder: str | os.PathLike[str]) -> bool:
+    """Take the asking back; False where the job has heard of it already, or cannot be asked."""
+    if not is_resumable(folder) or has_heard(folder):
+        return False
+    try:
+        handle = os.open(os.path.join(folder, STOP), os.O_WRONLY)
+    except OSError:
+        return False
+    try:
+        os.write(handle, b"\0")
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    # one that looked in between steps aside all the same, and says so by how it ends
+    return not has_heard(folder)
 
 
 def has_heard(folder: str | os.PathLike[str]) -> bool:

@@ -12,10 +12,12 @@ import signal
 import sys
 from collections.abc import Iterable
 from functools import cache
+from typing import NamedTuple
 
 from gpuqueue.model import ProcessId
 
 __all__ = [
+    "Seen",
     "adopt_orphans",
     "alive",
     "boot_id",
@@ -25,6 +27,7 @@ __all__ = [
     "identify",
     "marked",
     "prepare",
+    "process_table",
     "send_signal",
     "session_of",
 ]
@@ -55,8 +58,16 @@ def boot_id() -> str:
     return str(int(psutil.boot_time()))
 
 
-def _stat(pid: int) -> tuple[str, int, int] | None:
-    """State letter, parent and start time (clock ticks since boot) of a process on Linux."""
+class Seen(NamedTuple):
+    """A process at one moment: its state letter as in ``ps``, its parent, its start in ticks."""
+
+    state: str
+    parent: int
+    start: int
+
+
+def _stat(pid: int) -> Seen | None:
+    """A process on Linux."""
     try:
         file = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
         try:
@@ -67,14 +78,14 @@ def _stat(pid: int) -> tuple[str, int, int] | None:
         return None
     # the name is in parentheses and may hold anything, parentheses too
     fields = text[text.rindex(b")") + 2 :].split()
-    return fields[0].decode(), int(fields[1]), int(fields[19])
+    return Seen(fields[0].decode(), int(fields[1]), int(fields[19]))
 
 
 def identify(pid: int) -> ProcessId | None:
     """The lasting identity of a process that lives now; None if there is none."""
     if _LINUX:
         stat = _stat(pid)
-        return None if stat is None else ProcessId(pid, stat[2], boot_id())
+        return None if stat is None else ProcessId(pid, stat.start, boot_id())
     import psutil
 
     try:
@@ -89,7 +100,7 @@ def alive(process: ProcessId) -> bool:
         return False
     if _LINUX:
         stat = _stat(process.pid)
-        return stat is not None and stat[2] == process.start and stat[0] not in "ZX"
+        return stat is not None and stat.start == process.start and stat.state not in "ZX"
     found = identify(process.pid)
     return found == process
 
@@ -120,12 +131,17 @@ def send_signal(process: ProcessId, number: int) -> bool:
 
 def _children_map() -> dict[int, list[int]]:
     children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            stat = _stat(int(name))
-            if stat is not None and stat[0] not in "ZX":
-                children.setdefault(stat[1], []).append(int(name))
+    for pid, seen in (process_table() or {}).items():
+        if seen.state not in "ZX":
+            children.setdefault(seen.parent, []).append(pid)
     return children
+
+
+def process_table() -> dict[int, Seen] | None:
+    """Every process of this machine that can be seen, by pid; None off Linux."""
+    if not _LINUX:
+        return None
+    return {int(pid): seen for pid in _pids() if (seen := _stat(int(pid))) is not None}
 
 
 def children_map() -> dict[int, list[int]] | None:

@@ -18,6 +18,8 @@ from gpuqueue.model import (
     Job,
     JobKind,
     JobState,
+    Mode,
+    ModeName,
     Origin,
     Placement,
     Preset,
@@ -33,6 +35,8 @@ __all__ = [
     "job_from",
     "job_to_dict",
     "load",
+    "mode_from",
+    "mode_row",
     "placement_from",
     "plain",
     "process_from",
@@ -101,10 +105,23 @@ def reading_from(data: Mapping[str, Any]) -> Reading:
     return Reading(**known)
 
 
+def mode_row(mode: Mode) -> tuple[Any, ...]:
+    """The columns ``name, by, soft, since, program, latched`` of a mode."""
+    latched = dump(plain(mode.latched))
+    return str(mode.name), mode.by, mode.soft, mode.since, mode.program, latched
+
+
+def mode_from(row: tuple[Any, ...]) -> Mode:
+    """A mode from its columns."""
+    name, by, soft, since, program, latched = row
+    programs = tuple(ProcessId(p["pid"], p["start"], p["boot"]) for p in load(latched))
+    return Mode(ModeName(name), by, bool(soft), since, program, programs)
+
+
 COLUMNS = (
     "id, kind, state, request, tag, owner, command, cwd, origin, submitted, position, attempt, "
     "placement, started, ended, returncode, reason, process, asked, key, retry_of, expected, "
-    "latest, learned, sound, peak, learned_memory, lacked"
+    "latest, learned, sound, peak, learned_memory, lacked, frozen, frozen_at"
 )
 
 
@@ -113,7 +130,7 @@ def job_from(row: tuple[Any, ...]) -> Job:
     (
         job_id, kind, state, request, tag, owner, command, cwd, origin, submitted, position,
         attempt, placement, started, ended, returncode, reason, process, asked, key, retry_of,
-        expected, latest, learned, sound, peak, learned_memory, lacked,
+        expected, latest, learned, sound, peak, learned_memory, lacked, frozen, frozen_at,
     ) = row  # fmt: skip
     return Job(
         id=job_id,
@@ -144,6 +161,8 @@ def job_from(row: tuple[Any, ...]) -> Job:
         peak=peak,
         learned_memory=learned_memory,
         lacked=lacked,
+        frozen=frozen,
+        frozen_at=frozen_at,
     )
 
 
@@ -180,4 +199,6 @@ def job_to_dict(job: Job) -> dict[str, Any]:
         "learned_memory": job.learned_memory,
         "lacked": job.lacked,
         "excess": job.excess,
+        "frozen": job.frozen,
+        "frozen_at": job.frozen_at,
     }

@@ -27,11 +27,12 @@ from gpuqueue.model import (
     Job,
     JobKind,
     JobState,
+    Mode,
     Origin,
     Placement,
     Request,
 )
-from gpuqueue.store.codec import COLUMNS, dump, job_from, load, plain
+from gpuqueue.store.codec import COLUMNS, dump, job_from, load, mode_from, mode_row, plain
 from gpuqueue.store.schema import migrate
 
 __all__ = ["LIVE", "Draft", "Store"]
@@ -312,8 +313,10 @@ class Store:
             submitted=now, position=job_id, key=draft.key, retry_of=draft.retry_of,
         )  # fmt: skip
 
-    def intend(self, kind: IntentKind, job_ids: Iterable[int], value: Any = None) -> list[int]:
-        """Write down a wish about jobs for the controller; return the intents' numbers."""
+    def intend(
+        self, kind: IntentKind, job_ids: Iterable[int | None], value: Any = None
+    ) -> list[int]:
+        """Write down a wish about jobs (None: no one job) for the controller; give its numbers."""
         with self.transaction() as db:
             return [
                 int(
@@ -351,14 +354,15 @@ class Store:
         cursor = db.execute(
             "UPDATE jobs SET state = ?, position = ?, attempt = ?, placement = ?, started = ?, "
             "ended = ?, returncode = ?, reason = ?, process = ?, asked = ?, peak = ?, "
-            "learned_memory = ?, lacked = ? "
+            "learned_memory = ?, lacked = ?, frozen = ?, frozen_at = ? "
             "WHERE id = ? AND state NOT IN ('succeeded', 'failed', 'cancelled')",
             (
                 str(after.state), after.position, after.attempt,
                 None if after.placement is None else dump(plain(after.placement)),
                 after.started, after.ended, after.returncode, after.reason,
                 None if after.process is None else dump(plain(after.process)),
-                after.asked, after.peak, after.learned_memory, after.lacked, after.id,
+                after.asked, after.peak, after.learned_memory, after.lacked, after.frozen,
+                after.frozen_at, after.id,
             ),
         )  # fmt: skip
         if after.request is not before.request:
@@ -415,6 +419,16 @@ class Store:
         """Mark an intent as carried out or refused, within the caller's transaction."""
         db.execute("UPDATE intents SET done = ?, error = ? WHERE id = ?", (at, error, intent.id))
 
+    def set_mode(self, db: sqlite3.Connection, mode: Mode, at: float, data: Any) -> None:
+        """Keep who has the GPUs and record it as an event, within the caller's transaction."""
+        db.execute(
+            "INSERT OR REPLACE INTO mode (id, name, by, soft, since, program, latched) "
+            "VALUES (1, ?, ?, ?, ?, ?, ?)",
+            mode_row(mode),
+        )
+        told = {"name": mode.name, "by": mode.by, "soft": mode.soft, "program": mode.program}
+        self.record(db, at, None, "mode", told | data)
+
     def set_fact(self, name: str, value: Any) -> None:
         """Keep one JSON value under a name (the machine's GPUs, who leads)."""
         with self.transaction() as db:
@@ -430,6 +444,11 @@ class Store:
         """The value under a name; None if there is none."""
         rows = self._rows("SELECT value FROM facts WHERE name = ?", (name,))
         return load(rows[0][0]) if rows else None
+
+    def mode(self) -> Mode:
+        """Who has the GPUs: the queue unless somebody has taken them."""
+        rows = self._rows("SELECT name, by, soft, since, program, latched FROM mode")
+        return mode_from(rows[0]) if rows else Mode()
 
     def job(self, job_id: int) -> Job:
         """One job.

@@ -18,7 +18,7 @@ from tornado import web
 
 import gpuqueue
 from gpuqueue.api import ROUTES as VERBS
-from gpuqueue.api import Asked, Clientless, Created, Raw, Route, error_told
+from gpuqueue.api import Accepted, Asked, Clientless, Created, Raw, Route, error_told
 
 if TYPE_CHECKING:
     from gpuqueue_jupyter.host import Host
@@ -90,6 +90,7 @@ class _Handler(APIHandler):
             content=self.request.body,
             owner=self.owner,
             folder=self.folder,
+            browser="Origin" in self.request.headers or "Cookie" in self.request.headers,
             about=lambda: self.about() | {"may": may},
         )
 
@@ -143,6 +144,9 @@ def _encoded(value: Any) -> tuple[int, bytes, str, dict[str, str]]:
     if isinstance(value, Raw):
         return HTTPStatus.OK, value.content, value.kind, value.headers
     status, headers = HTTPStatus.OK, {}
+    if isinstance(value, Accepted):
+        status = HTTPStatus.OK if value.settled else HTTPStatus.ACCEPTED
+        value = value.value
     if isinstance(value, Created):
         status = HTTPStatus.CREATED if value.new else HTTPStatus.OK
         value, headers = value.job, {"Location": value.address}

@@ -276,7 +276,7 @@ def test_status_marks_the_shared_gpu_and_says_why_jobs_wait():
 
 COMMANDS = [
     "submit", "status", "jobs", "show", "logs", "wait", "gpus", "cancel", "retry", "priority",
-    "swap", "stop", "doctor", "config", "init", "simulate",
+    "swap", "free", "resume", "stop", "doctor", "config", "init", "simulate",
 ]  # fmt: skip
 
 
@@ -291,7 +291,7 @@ def test_every_command_has_help(command):
 def test_the_help_names_every_command_and_option():
     text = CliRunner().invoke(app, ["--help"]).stdout
     assert [line.split()[0] for line in text.split("Commands:")[1].strip().split("\n")] == [
-        *COMMANDS[:11], "serve", *COMMANDS[11:],
+        *COMMANDS[:13], "serve", "ui", *COMMANDS[13:],
     ]  # fmt: skip
     text = CliRunner().invoke(app, ["submit", "--help"]).stdout
     names = "light one two exclusive cpu preset gpus share mem slots eta priority after tag key"

@@ -247,9 +247,7 @@ def test_names_are_text_and_not_markup(show: Callable[..., Any]) -> None:
     ended = job(2, "failed", reason=evil, ended=time.time(), failure={"error": evil, "line": evil})
     answers = {"/jobs/1": bad, "/jobs/1/log": {
         "text": evil, "offset": 0, "next": 9, "size": 9, "ended": True, "attempt": 1}}  # fmt: skip
-    page = show(
-        status(running=[bad], recent=[ended], warning=evil, problem=evil), answers=answers
-    )
+    page = show(status(running=[bad], recent=[ended], warning=evil, problem=evil), answers=answers)
     assert evil in text(page)
     page.locator("[data-job='1'] .gq-open").click()
     page.locator(".gq-log", has_text="onerror").wait_for()
@@ -394,7 +392,7 @@ def test_what_one_may_not_do_is_not_offered(show: Callable[..., Any]) -> None:
     text(page)
     names = page.get_by_role("button").evaluate_all("all => all.map(e => e.ariaLabel || '')")
     assert all(not name or "show log" in name or "ack" in name for name in names), names
-    for words in ("New job", "Free GPUs", "Start no more"):
+    for words in ("New job", "Free GPUs", "Freeze"):
         assert not page.get_by_role("button", name=words).is_visible()
 
 
@@ -403,7 +401,7 @@ def test_freeing_and_resuming(show: Callable[..., Any]) -> None:
     page = show(status(mode=mode), answers={"/free": {"message": "2 jobs are asked to save"}})
     page.get_by_text("Free GPUs").click()
     page.get_by_role("status").filter(has_text="2 jobs are asked to save").wait_for()
-    page.get_by_text("Start no more").click()
+    page.get_by_text("Freeze", exact=True).click()
     page.wait_for_function("posts.length === 2")
     assert page.evaluate("posts") == [["/free", {"soft": False}], ["/free", {"soft": True}]]
     held = [{"job": 3, "tag": "train", "gpu": "g", "memory": 6 << 30}]
@@ -527,9 +525,7 @@ class TestOneJob:
             {"output_type": "error", "ename": "E", "evalue": "v", "traceback": ["\x1b[31mE: v"]},
         ]
         answer = {"outputs": outputs, "next": 9, "ended": True, "attempt": 1}
-        page = self.open(
-            show, {self.LOG: self.log(), "/jobs/1/outputs": answer}, kind="cell"
-        )
+        page = self.open(show, {self.LOG: self.log(), "/jobs/1/outputs": answer}, kind="cell")
         box = page.locator(".gq-outputs")
         box.get_by_text("E: v").wait_for()
         told = box.inner_text()

@@ -188,3 +188,17 @@ def test_moving_in_a_long_queue_touches_only_what_lies_between(
     rest.post(f"/jobs/{ids[3]}/move", {"before": ids[1]})
     moved = {event.job for event in client.store.events(before) if event.kind == "moved"}
     assert moved == set(ids[1:4])
+
+
+def test_the_gpus_are_taken_back_and_given_again(rest: Rest) -> None:
+    job = rest.submit("sleep 600", options=WHOLE)["id"]
+    rest.until_state(job, "running")
+    answer = rest.post("/free", {"soft": True})
+    assert answer.status in (200, 202)
+    rest.spin(lambda: rest.get("/status").json["mode"]["name"] == "free")
+    assert rest.get("/status").json["mode"]["by"] == "person"
+    assert rest.job(job)["state"] == "frozen"
+    assert rest.post("/resume").status in (200, 202)
+    rest.until_state(job, "running")
+    assert rest.get("/status").json["mode"]["name"] == "normal"
+    assert rest.post("/free", {"soft": "yes"}).json["field"] == "soft"

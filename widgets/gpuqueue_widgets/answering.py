@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gpuqueue
-from gpuqueue.api import ROUTES, Asked, Clientless, Created, Raw, error_told
+from gpuqueue.api import ROUTES, Accepted, Asked, Clientless, Created, Raw, error_told
 
 if TYPE_CHECKING:
     from gpuqueue.client import LocalClient
@@ -52,6 +52,7 @@ def answer(
             folder=Path.cwd(),
             about=_about,
             origin="notebook",
+            browser=True,
         )
         try:
             question = route.read(asked)
@@ -61,6 +62,8 @@ def answer(
             if status == HTTPStatus.INTERNAL_SERVER_ERROR:
                 log.error("gpuqueue: %s %s failed", method, path, exc_info=error)
             return status, told
+        if isinstance(value, Accepted):
+            return HTTPStatus.OK if value.settled else HTTPStatus.ACCEPTED, value.value
         if isinstance(value, Created):
             return HTTPStatus.CREATED, value.job
         if isinstance(value, Raw):

@@ -6,7 +6,7 @@ import { bytes, clock, duration, metric } from './format.mjs';
 import { Log } from './log.mjs';
 import { CellOutputs } from './outputs.mjs';
 import { startWords } from './queue.mjs';
-import { over, placeOf, progressOf, reasonOf } from './rows.mjs';
+import { over, placeOf, progressOf, ranFor, reasonOf } from './rows.mjs';
 import { S, stateWords } from './strings.mjs';
 import { sentence } from './follow.mjs';
 
@@ -240,7 +240,7 @@ export class Detail {
       [S.submitted, when(job.submitted)],
       [S.started, when(job.started)],
       [S.ended, when(job.ended)],
-      [S.took, job.started && job.ended ? duration(job.ended - job.started) : ''],
+      [S.took, job.started && job.ended ? duration(ranFor(job, 0)) : ''],
       [S.peakMemory, job.peak ? bytes(job.peak) : ''],
       [S.after, job.request.after.join(', ')],
       [S.attempt, job.attempt > 1 ? String(job.attempt) : ''],

@@ -60,7 +60,17 @@ export function progressOf(job, now) {
 function byTime(job, now) {
   const whole = job.request.eta || job.learned;
   if (!whole || job.started === null) return { part: null, words: '', sure: false };
-  return { part: Math.min(1, (now - job.started) / whole), words: '', sure: false };
+  return { part: Math.min(1, ranFor(job, now) / whole), words: '', sure: false };
+}
+
+/**
+ * Seconds that a job has run, those that it was frozen for left out.
+ * @param {Job} job
+ * @param {number} now
+ */
+export function ranFor(job, now) {
+  const until = job.ended ?? (job.frozen_at ? Math.min(now, job.frozen_at) : now);
+  return Math.max(0, until - (job.started ?? until) - (job.frozen || 0));
 }
 
 /**
@@ -162,7 +172,7 @@ export class Running {
    */
   time(row, now) {
     const job = row.job;
-    const ran = job.started === null ? stateWords(job.state) : duration(now - job.started);
+    const ran = job.started === null ? stateWords(job.state) : duration(ranFor(job, now));
     const whole = job.request.eta || job.learned;
     put(row.side, whole ? S.ofAbout(ran, rough(whole)) : ran);
     const { part, words, sure } = progressOf(job, now);
@@ -222,7 +232,7 @@ export class Recent {
     put(row.name, `${job.id} ${job.tag}`);
     attr(row.root, 'data-state', job.state);
     attr(row.dot, 'data-state', job.state);
-    const took = job.started && job.ended ? ` ${duration(job.ended - job.started)}` : '';
+    const took = job.started && job.ended ? ` ${duration(ranFor(job, 0))}` : '';
     put(row.side, `${stateWords(job.state)}${took}`);
     put(row.line, job.state === 'succeeded' ? '' : reasonOf(job));
     const peak = job.peak && !job.excess ? S.peak(bytes(job.peak)) : '';

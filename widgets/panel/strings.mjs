@@ -179,8 +179,8 @@ export const S = {
   mode: name => ({ normal: 'Normal', freeing: 'Freeing', free: 'Free' })[name] || name,
   modeBy: /** @param {string} by */ by => ({ person: 'by you', automatic: 'automatic' })[by] || by,
   modeNormal: 'The queue uses the GPUs.',
-  modeFree: 'The queue holds no GPU. Jobs wait until you resume.',
-  modeFreeSoft: 'No job is started. Those that run may end.',
+  modeFree: 'No job starts until you resume.',
+  modeFreeSoft: 'Jobs are frozen where they were; they keep their GPU memory.',
   modeFreeing: 'Jobs are asked to save and let go of the GPUs.',
   /** @param {string} program */
   modeFor: program => `for ${program}`,
@@ -189,9 +189,9 @@ export const S = {
   /** @param {number} job @param {string} tag @param {string} size */
   holding: (job, tag, size) => `job ${job} ${tag} still holds ${size}`,
   freeFull: 'Free GPUs',
-  freeFullTip: 'Take the GPUs back: jobs save and go on later, or are frozen',
-  freeSoft: 'Start no more',
-  freeSoftTip: 'Start no more jobs; those that run may end',
+  freeFullTip: 'Take the GPUs back: jobs save and go on later; those that cannot are frozen',
+  freeSoft: 'Freeze',
+  freeSoftTip: 'Freeze jobs where they are, at once: they keep their GPU memory',
   resume: 'Resume',
   resumeTip: 'Give the GPUs back to the queue',
   /** @param {string} words */

@@ -45,6 +45,8 @@
  * @property {{grants: Grant[], slots: number} | null} placement
  * @property {number | null} peak
  * @property {number} excess
+ * @property {number} [frozen]
+ * @property {number | null} [frozen_at]
  * @property {number | null} retry_of
  * @property {Wait | null} [wait]
  * @property {Note | null} [progress]
@@ -58,7 +60,7 @@
  * @property {boolean} soft
  * @property {number | null} since
  * @property {string} program
- * @property {{job: number, tag: string, gpu: string, memory: number}[]} holding
+ * @property {{job: number, tag: string, gpu: number | null, memory: number | null}[]} holding
  */
 
 /**

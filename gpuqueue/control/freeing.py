@@ -1,0 +1,268 @@
+"""Free mode: the person takes the GPUs back, and gives them to the queue again.
+
+What is to become of each job follows from the mode and from the job alone, and is looked at in
+every turn: a lead that takes over in the middle goes on with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from gpuqueue.control.autofree import (
+    AUTOMATIC,
+    PERSON,
+    Program,
+    Watched,
+    decide,
+    is_heavy,
+    programs_of,
+    rules_of,
+)
+from gpuqueue.control.evicting import EVICT, FREE, Evictor
+from gpuqueue.control.machine import Machine
+from gpuqueue.control.outcome import Outcome
+from gpuqueue.control.turn import Turn
+from gpuqueue.model import ACTIVE, Intent, IntentKind, Job, JobState, Mode, ModeName, ProcessId
+from gpuqueue.paths import Home
+from gpuqueue.run.files import ask_no_more
+from gpuqueue.run.freezing import are_frozen, freeze, thaw
+from gpuqueue.settings import Settings
+from gpuqueue.units import format_duration
+
+__all__ = ["EVICTED", "WISHES", "Freer", "unfrozen"]
+
+WISHES = frozenset({IntentKind.FREE, IntentKind.RESUME})
+"""Wishes that are about no one job and are carried out here."""
+EVICTED = "evicted"
+"""How the reason of a job begins that stepped aside for free mode and waits to go on."""
+
+
+class Freer:
+    """Has the jobs step aside, freezes those that cannot, and lets them go on.
+
+    Parameters
+    ----------
+    take_back
+        Makes the attempt of a starting job void; False where its runner has it already.
+    put_back
+        Records that an attempt has ended.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        evictor: Evictor,
+        take_back: Callable[[Job], bool],
+        put_back: Callable[[Turn, Job, Outcome], None],
+    ) -> None:
+        self._home = home
+        self._evictor = evictor
+        self._take_back = take_back
+        self._put_back = put_back
+        self._watched = Watched()
+        self._heavy: tuple[ProcessId, ...] = ()
+
+    # -- wishes ------------------------------------------------------------------------------
+
+    def carry_out(self, turn: Turn, intent: Intent) -> None:
+        """Carry out a person's wish."""
+        if intent.kind is IntentKind.RESUME:
+            self.resume(turn, latched=self._heavy)
+        else:
+            self.free(turn, PERSON, soft=bool((intent.value or {}).get("soft")))
+        turn.intents.append((intent, ""))
+
+    def free(self, turn: Turn, by: str, *, soft: bool = False, program: str = "") -> None:
+        """Decide that the person has the GPUs from now on; ``pursue`` sees to the jobs.
+
+        Where they were taken softly before, what was frozen then steps aside now if it can.
+        """
+        was = turn.mode
+        deeper = was.soft and not soft
+        if not was.normal and was.by == by and not deeper:
+            return
+        mode = replace(
+            was, name=ModeName.FREEING, by=by, soft=soft if was.normal else was.soft and soft,
+            since=turn.now if was.normal else was.since, program=program, latched=(),
+        )  # fmt: skip
+        fates = [(job, self._fate(mode, job)) for job in _holders(turn)]
+        turn.change_mode(mode, jobs=_told(fates))
+        for job, fate in fates if deeper else ():
+            if job.state is JobState.FROZEN and fate != "freeze":
+                self._thaw_to_leave(turn, job)
+
+    def resume(self, turn: Turn, latched: tuple[ProcessId, ...] = ()) -> None:
+        """Decide that the queue has the GPUs again, and let go on what is frozen.
+
+        ``latched`` are heavy programs in spite of which a person gives them back.
+        """
+        was = turn.mode
+        if was.normal:
+            return
+        going: list[Job] = []
+        leaving: list[Job] = []
+        thawed: list[Job] = []
+        for job in _holders(turn):
+            if job.asked == "cancel" or job.state not in (JobState.FROZEN, JobState.EVICTING):
+                continue
+            folder = self._home.attempt(job.id, job.attempt)
+            stays = job.asked not in (EVICT, FREE) or ask_no_more(folder)
+            (going if stays else leaving).append(job)
+            if job.state is JobState.FROZEN:
+                thawed.append(job)
+        # before it is recorded: if this process dies in between, the wish is still open
+        thaw(_processes(thawed))
+        for job in going:
+            self._evictor.forget(job)
+            turn.move(job, "continued", state=JobState.RUNNING, asked="", reason="",
+                      **unfrozen(job, turn.now))  # fmt: skip
+        for job in leaving:
+            if job.state is JobState.FROZEN:
+                turn.move(job, "continued", state=JobState.EVICTING, **unfrozen(job, turn.now))
+        self._put_off_promises(turn, was)
+        waiting = [job for job in turn.jobs.values() if job.state is JobState.QUEUED]
+        again = [job for job in waiting if job.reason.startswith(EVICTED)]
+        told = [(job, "continue") for job in going] + [(job, "start") for job in again]
+        turn.change_mode(Mode(latched=latched), jobs=_told(told))
+
+    def _put_off_promises(self, turn: Turn, was: Mode) -> None:
+        """A promise is about the time in which the queue has the GPUs."""
+        passed = turn.now - (turn.now if was.since is None else was.since)
+        for job in list(turn.jobs.values()):
+            if job.state is JobState.QUEUED and job.expected is not None and job.latest is not None:
+                turn.promise(job.id, job.expected + passed, job.latest + passed)
+
+    # -- what becomes of the jobs ------------------------------------------------------------
+
+    def _fate(self, mode: Mode, job: Job) -> str:
+        if mode.soft:
+            return "freeze"
+        if self._evictor.saves(job):
+            return "evict"
+        request = job.request
+        return "restart" if request.restartable or request.preemptible else "freeze"
+
+    def pursue(self, turn: Turn, settings: Settings, *, look: bool) -> None:
+        """Bring every job that holds a GPU to where the mode wants it.
+
+        ``look`` also sees to those that were asked or frozen in an earlier turn.
+        """
+        mode = turn.mode
+        if mode.normal:
+            return
+        to_freeze: list[tuple[Job, str]] = []
+        for job in _holders(turn):
+            if job.asked == "cancel":
+                continue
+            if job.state is JobState.STARTING:
+                if self._take_back(job):
+                    why = f"{EVICTED}: it was about to start when free mode began"
+                    self._put_back(turn, job, Outcome.stepped_aside(why))
+            elif job.state is JobState.RUNNING:
+                if self._fate(mode, job) == "freeze":
+                    to_freeze.append((job, "frozen by free mode"))
+                else:
+                    self._evict(turn, job, settings)
+            elif job.state is JobState.EVICTING:
+                to_freeze += self._wait_for(turn, job, settings, look=look)
+        self._freeze(turn, to_freeze)
+        holders = _holders(turn)
+        frozen = _processes(job for job in holders if job.state is JobState.FROZEN)
+        if look and frozen and not are_frozen(frozen):
+            freeze(frozen)
+        busy = any(job.state is not JobState.FROZEN for job in holders)
+        name = ModeName.FREEING if busy else ModeName.FREE
+        if name is not mode.name:
+            turn.change_mode(replace(mode, name=name))
+
+    def _evict(self, turn: Turn, job: Job, settings: Settings) -> None:
+        what = "saves its state" if self._evictor.saves(job) else "is stopped"
+        reason = f"{what} for free mode"
+        self._evictor.evict(turn, job, FREE, reason, settings.evict_timeout)
+
+    def _wait_for(
+        self, turn: Turn, job: Job, settings: Settings, *, look: bool
+    ) -> list[tuple[Job, str]]:
+        """Ask one that is stepping aside again; it, with why, where it is to be frozen instead."""
+        if turn.mode.soft:
+            return [(job, "frozen by free mode")]
+        patience = settings.evict_timeout
+        if self._evictor.saves(job) and self._evictor.is_late(job, patience):
+            late = format_duration(patience)
+            return [(job, f"frozen by free mode: it did not save and exit within {late}")]
+        if look:
+            turn.actions.append(lambda: self._evictor.press(job, patience))
+        return []
+
+    def _freeze(self, turn: Turn, jobs: list[tuple[Job, str]]) -> None:
+        if not jobs:
+            return
+        freeze(_processes(job for job, _ in jobs))
+        for job, reason in jobs:
+            # what it was asked stays with it: it may have heard and be on its way
+            turn.move(job, "frozen", state=JobState.FROZEN, frozen_at=turn.now, reason=reason)
+
+    def _thaw_to_leave(self, turn: Turn, job: Job) -> None:
+        """Let one that was frozen softly step aside."""
+        what = "saves its state" if self._evictor.saves(job) else "is stopped"
+        self._evictor.forget(job)
+        leaving = turn.move(
+            job, "evicting", state=JobState.EVICTING, asked=FREE, reason=f"{what} for free mode",
+            **unfrozen(job, turn.now),
+        )  # fmt: skip
+
+        def ask() -> None:
+            self._evictor.press(leaving, float("inf"))
+            thaw(_processes([leaving]))
+
+        turn.actions.append(ask)
+
+    def press(self, job: Job, settings: Settings) -> None:
+        """See, in normal mode, to a job that is stepping aside."""
+        # one that has heard of free mode is saving; nobody waits for its room
+        patience = float("inf") if job.asked == FREE else settings.save_time
+        self._evictor.press(job, patience)
+
+    # -- by itself ---------------------------------------------------------------------------
+
+    def watch(self, turn: Turn, machine: Machine, settings: Settings) -> bool:
+        """Take the GPUs back, or give them again, for a program that uses one heavily."""
+        mode = turn.mode
+        if not (settings.auto_free or mode.by == AUTOMATIC or mode.latched):
+            self._watched, self._heavy = Watched(), ()
+            return False
+        if machine.silent:
+            return False  # nobody knows who is there
+        rules = rules_of(settings)
+        programs: list[Program] = programs_of(machine, turn.jobs.values())
+        self._heavy = tuple(p.process for p in programs if is_heavy(p, rules))
+        self._watched, verdict = decide(self._watched, programs, mode, rules, time.monotonic())
+        if verdict.latched != mode.latched:
+            turn.change_mode(replace(mode, latched=verdict.latched))
+        if verdict.action == "free":
+            self.free(turn, AUTOMATIC, program=verdict.program)
+        elif verdict.action == "resume":
+            self.resume(turn)
+        return bool(verdict.action)
+
+
+def unfrozen(job: Job, now: float) -> dict[str, Any]:
+    """What changes of a job as it goes on: it was frozen for that long; nothing if it was not."""
+    if job.frozen_at is None:
+        return {}
+    return {"frozen": job.frozen + max(0.0, now - job.frozen_at), "frozen_at": None}
+
+
+def _holders(turn: Turn) -> list[Job]:
+    return [job for job in turn.jobs.values() if job.state in ACTIVE and job.uses_gpu]
+
+
+def _processes(jobs: Iterable[Job]) -> list[ProcessId]:
+    return [job.process for job in jobs if job.process is not None]
+
+
+def _told(fates: Iterable[tuple[Job, str]]) -> list[dict[str, Any]]:
+    return [{"id": job.id, "tag": job.tag, "does": does} for job, does in fates]

@@ -1,0 +1,119 @@
+"""Stopping whole process trees where they are, and letting them go on. Standard library only.
+
+A runner is a subreaper, so everything that its job has started is below it, whatever sessions and
+process groups it has opened. SIGSTOP cannot be caught, but a process may fork while its parent's
+siblings are being stopped, so the tree is looked at until nothing in it moves. Parents are stopped
+before their children and go on after them: a shell that controls jobs would otherwise see a child
+stop and take its prompt back.
+
+The kernel's own freezer (cgroup v2) would do it in one step, where a cgroup has been delegated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterable, Sequence
+
+from gpuqueue.model import ProcessId
+from gpuqueue.run.process import (
+    Seen,
+    alive,
+    boot_id,
+    descendants,
+    identify,
+    process_table,
+    send_signal,
+)
+
+__all__ = ["are_frozen", "freeze", "thaw"]
+
+_PATIENCE = 2.0
+_PAUSE = 0.001
+_STILL = "TtZX"
+"""States in which a process runs none of its code: stopped, traced, ended."""
+_SURE = 2
+"""Looks in a row at which nothing may move: a fork may have been under way at the first."""
+
+
+def freeze(runners: Sequence[ProcessId], patience: float = _PATIENCE) -> bool:
+    """Stop everything below these processes, but not themselves; whether all of it stands still.
+
+    One that waits inside the kernel, for a disk or a driver, stops before it runs on; it counts as
+    stopped. Harmless to repeat. Gives up after ``patience`` seconds.
+    """
+    deadline = time.monotonic() + patience
+    asked: dict[ProcessId, bool] = {}
+    quiet = 0
+    while quiet < _SURE:
+        moving = False
+        for process, seen in _members(runners):
+            if seen.state in _STILL:
+                continue
+            if process not in asked:
+                asked[process] = _send(process, signal.SIGSTOP)
+                moving |= asked[process]
+            elif seen.state != "D":
+                moving |= asked[process]
+        quiet = 0 if moving else quiet + 1
+        if time.monotonic() > deadline:
+            return False
+        if moving:
+            time.sleep(_PAUSE)
+    return True
+
+
+def thaw(runners: Sequence[ProcessId]) -> None:
+    """Let everything below these processes go on, children before their parents."""
+    for process, _ in reversed(_members(runners)):
+        _send(process, signal.SIGCONT)
+
+
+def are_frozen(runners: Sequence[ProcessId]) -> bool:
+    """Whether nothing below these processes runs."""
+    return all(seen.state in f"{_STILL}D" for _, seen in _members(runners))
+
+
+def _send(process: ProcessId, number: int) -> bool:
+    # of another user, by sudo: it cannot be stopped, and is not waited for
+    with contextlib.suppress(PermissionError):
+        return send_signal(process, number)
+    return False
+
+
+def _members(runners: Iterable[ProcessId]) -> list[tuple[ProcessId, Seen]]:
+    """What is below these processes, parents before children; nothing below a stranger."""
+    table = process_table()
+    if table is None:
+        return _members_elsewhere(runners)
+    children: dict[int, list[int]] = {}
+    for pid, seen in table.items():
+        children.setdefault(seen.parent, []).append(pid)
+    boot = boot_id()
+    found = []
+    for runner in runners:
+        there = table.get(runner.pid)
+        if there is None or there.start != runner.start or runner.boot != boot:
+            continue
+        queue = list(children.get(runner.pid, ()))
+        for pid in queue:
+            found.append((ProcessId(pid, table[pid].start, boot), table[pid]))
+            queue += children.get(pid, ())
+    return found
+
+
+def _members_elsewhere(runners: Iterable[ProcessId]) -> list[tuple[ProcessId, Seen]]:
+    """The same through psutil, where there is no /proc."""
+    import psutil
+
+    states = {psutil.STATUS_STOPPED: "T", psutil.STATUS_ZOMBIE: "Z", psutil.STATUS_DISK_SLEEP: "D"}
+    found = []
+    for runner in runners:
+        for pid in descendants(runner.pid) if alive(runner) else ():
+            process = identify(pid)
+            with contextlib.suppress(psutil.Error):
+                state = states.get(psutil.Process(pid).status(), "S")
+                if process is not None:
+                    found.append((process, Seen(state, 0, process.start)))
+    return found
