@@ -32,7 +32,7 @@ html, body {{ height: 100%; margin: 0; background: #fff; }}
 #panel {{ max-width: 1320px; margin: 0 auto; }}
 </style>
 <body class="gq-own">
-<main id="panel" class="gq-view" data-base="{base}" data-lab="{lab}">
+<main id="panel" class="gq-view" data-base="{base}" data-xsrf="{xsrf}" data-lab="{lab}">
 <h1 style="position:absolute;clip-path:inset(50%)">GPU queue</h1>
 <p>Looking at the queue… If this stays, the page's scripts could not be loaded: reload it, or see
 <a href="{base}gpuqueue/api/v1/status">the state as data</a>.</p>
@@ -57,8 +57,10 @@ class PageHandler(JupyterHandler):
         server: Any = self.serverapp
         lab = server.extension_manager.extensions.get("jupyterlab")
         base = html.escape(self.base_url, quote=True)
+        token = self.xsrf_token  # asking for it sets the cookie that goes with it
+        xsrf = html.escape(token.decode() if isinstance(token, bytes) else token, quote=True)
         self.set_header("Cache-Control", "no-cache")
-        self.finish(_HTML.format(base=base, lab="lab" if lab and lab.enabled else ""))
+        self.finish(_HTML.format(base=base, xsrf=xsrf, lab="lab" if lab and lab.enabled else ""))
 
 
 class StaticHandler(AuthenticatedFileHandler):

@@ -7,7 +7,7 @@ const base = root.dataset.base || '/';
 const lab = root.dataset.lab;
 
 const view = show(root, {
-  source: serverSource(base),
+  source: serverSource(base, root.dataset.xsrf),
   refresh: 5,
   titled: true,
   openNotebook: lab

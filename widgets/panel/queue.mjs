@@ -210,9 +210,9 @@ export class Queue {
     const moved = await act(this.context, `/jobs/${job.id}/move`, body, failed);
     this.moving = false;
     if (!moved) return;
+    const place = moved.wait ? moved.wait.position : to + 1;
+    this.context.say(S.moved(job.id, place));
     await this.context.follow.look();
-    const row = this.known.get(job.id);
-    if (row) this.context.say(S.moved(job.id, row.index + 1));
   }
 
   /**
