@@ -229,7 +229,11 @@ class Freer:
     # -- by itself ---------------------------------------------------------------------------
 
     def watch(self, turn: Turn, machine: Machine, settings: Settings) -> bool:
-        """Take the GPUs back, or give them again, for a program that uses one heavily."""
+        """Take the GPUs back, or give them again, for a program that uses one heavily.
+
+        To be called after ``pursue``: nobody has written this wish down, so it is on record before
+        the first process is stopped for it.
+        """
         mode = turn.mode
         if not (settings.auto_free or mode.by == AUTOMATIC or mode.latched):
             self._watched, self._heavy = Watched(), ()

@@ -15,15 +15,6 @@ def test_what_an_agent_starts_is_an_agent_s(name):
         require_person("free", {name: "1"})
 
 
-@pytest.mark.parametrize(
-    ("agent", "scope"),
-    [("goose", Scope.AGENT), ("amp", Scope.AGENT), ("goose@1.2", Scope.AGENT),
-     ("ssh", Scope.PERSON), ("1", Scope.PERSON), ("", Scope.PERSON)],
-)  # fmt: skip
-def test_a_word_that_others_use_too_counts_for_those_who_are_known(agent, scope):
-    assert scope_of({"AGENT": agent})[0] is scope
-
-
 def test_a_job_is_nobody_s_hand():
     assert scope_of({"GPUQUEUE_ATTEMPT_DIR": "/x", "GPUQUEUE_JOB_ID": "3"}) == (Scope.JOB, "job 3")
 
@@ -31,4 +22,4 @@ def test_a_job_is_nobody_s_hand():
 def test_somebody_who_has_logged_in_is_a_person():
     assert scope_of({"CLAUDECODE": "1"}, browser=True)[0] is Scope.PERSON
     require_person("free", {"CLAUDECODE": "1"}, browser=True)
-    require_person("free", {"HOME": "/root"})
+    require_person("free", {"HOME": "/root", "AGENT": "ssh"})
