@@ -36,6 +36,8 @@ __all__ = ["EVICTED", "WISHES", "Freer", "unfrozen"]
 
 WISHES = frozenset({IntentKind.FREE, IntentKind.RESUME})
 """Wishes that are about no one job and are carried out here."""
+_AGAIN = 0.2
+"""Seconds that a second look spends on processes that do not stop: others wait meanwhile."""
 EVICTED = "evicted"
 """How the reason of a job begins that stepped aside for free mode and waits to go on."""
 
@@ -172,7 +174,7 @@ class Freer:
         holders = _holders(turn)
         frozen = _processes(job for job in holders if job.state is JobState.FROZEN)
         if look and frozen and not are_frozen(frozen):
-            freeze(frozen)
+            freeze(frozen, _AGAIN)
         busy = any(job.state is not JobState.FROZEN for job in holders)
         name = ModeName.FREEING if busy else ModeName.FREE
         if name is not mode.name:
@@ -200,8 +202,12 @@ class Freer:
     def _freeze(self, turn: Turn, jobs: list[tuple[Job, str]]) -> None:
         if not jobs:
             return
-        freeze(_processes(job for job, _ in jobs))
+        processes = _processes(job for job, _ in jobs)
+        freeze(processes)
+        whole = are_frozen(processes)
         for job, reason in jobs:
+            if not whole and not are_frozen(_processes([job])):
+                reason += "; some of its processes could not be stopped"  # noqa: PLW2901
             # what it was asked stays with it: it may have heard and be on its way
             turn.move(job, "frozen", state=JobState.FROZEN, frozen_at=turn.now, reason=reason)
 

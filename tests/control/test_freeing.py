@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +16,26 @@ from conftest import lead_process, leads_of, until
 import gpuqueue
 from gpuqueue.client import default_client
 from gpuqueue.client.freeing import wait_for
+from gpuqueue.control.evicting import Evictor
+from gpuqueue.control.freeing import Freer
 from gpuqueue.control.lead import spawn_headless
-from gpuqueue.model import JobState, ModeName
+from gpuqueue.control.turn import Turn
+from gpuqueue.model import (
+    Grant,
+    Job,
+    JobKind,
+    JobState,
+    Mode,
+    ModeName,
+    Origin,
+    Placement,
+    Request,
+)
+from gpuqueue.run import freezing
 from gpuqueue.run.files import is_resumable
 from gpuqueue.run.freezing import are_frozen
-from gpuqueue.run.process import alive, descendants, marked, send_signal
+from gpuqueue.run.process import alive, descendants, identify, marked, send_signal
+from gpuqueue.settings import Settings
 
 TRAIN = """
 import os, sys
@@ -420,3 +437,52 @@ def test_only_the_person_may(home, monkeypatch):
     assert f"asked by job {job.id}" in job.logs()
     assert default_client().store.open_intents() == []
     assert Path(home.root).exists()
+
+
+def test_what_it_holds_is_told_where_the_driver_tells(home, tmp_path, mode, monkeypatch):
+    monkeypatch.setenv("GPUQUEUE_FAKE_PROCS", str(tmp_path / "procs"))
+    (tmp_path / "procs").touch()
+    job = python(tmp_path / "a", COUNT, tag="big", gpus=2)
+    (payload,) = descendants(job.record.process.pid)
+    (tmp_path / "procs").write_text(f"{payload}:0:6144\n{payload}:1:1024\n{payload + 1}:1:3\n")
+    until(lambda: (default_client().machine().used or {}).get(job.id))
+    answer = settle(gpuqueue.free())
+    assert answer.jobs == [{"id": job.id, "tag": "big", "does": "freeze", "memory": 7 << 30}]
+    assert (
+        f"Job {job.id} (big) still holds 6G of GPU 0 and 1G of GPU 1; "
+        f"`jupyter gpuqueue cancel {job.id}` releases it."
+    ) in answer.message.splitlines()
+    assert [each["memory"] for each in answer.mode["holding"]] == [6 << 30, 1 << 30]
+
+
+def test_one_that_cannot_be_stopped_is_told(home, monkeypatch):
+    """As a job's process of another user cannot."""
+    stranger = subprocess.Popen(["sh", "-c", "sleep 600; true"])
+    job = replace(
+        _queued(), state=JobState.RUNNING, attempt=1, process=identify(stranger.pid),
+        placement=Placement((Grant("FAKE-0", 1000, 0),)),
+    )  # fmt: skip
+    try:
+        until(lambda: descendants(stranger.pid))
+        monkeypatch.setattr(freezing, "send_signal", _refused)
+        turn = Turn({job.id: job}, 1.0, Mode(ModeName.FREEING, "person", since=1.0))
+        Freer(home, Evictor(home), bool, print).pursue(turn, Settings(), look=True)
+    finally:
+        for pid in (*descendants(stranger.pid), stranger.pid):
+            os.kill(pid, signal.SIGKILL)
+        stranger.wait()
+    assert turn.jobs[job.id].state is JobState.FROZEN
+    assert turn.jobs[job.id].reason == (
+        "frozen by free mode; some of its processes could not be stopped"
+    )
+
+
+def _refused(*_):
+    raise PermissionError
+
+
+def _queued():
+    return Job(
+        id=1, kind=JobKind.SCRIPT, state=JobState.QUEUED, request=Request(), tag="", owner="",
+        command="", cwd="/", origin=Origin(), submitted=0.0, position=1,
+    )  # fmt: skip

@@ -83,6 +83,21 @@ def _shown(book: Notebook) -> str:
     return Ran(book._client.nb.cells[-1].outputs).stream("stderr")
 
 
+def test_one_that_is_frozen_can_be_interrupted(
+    book: Notebook, client: LocalClient, folder: Path
+) -> None:
+    def frozen() -> bool:
+        if client.store.mode().normal and (folder / "count").exists():
+            free(client)
+        return "is frozen" in _shown(book)
+
+    ran = book.run_interrupted(f"%%gpu\n{CELL}", frozen)
+    assert ran.error is not None
+    assert ran.error[0] == "KeyboardInterrupt"
+    until(lambda: client.job(1).state is JobState.CANCELLED)
+    assert "job 1 goes on" not in ran.stream("stderr")
+
+
 def test_the_words(book: Notebook, client: LocalClient) -> None:
     ran = book.ok("%gpu free --soft")
     assert ran.result is not None
