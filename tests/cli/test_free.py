@@ -27,7 +27,7 @@ def test_an_agent_is_refused_and_a_person_is_not(client):
     )
     assert ok("status").startswith("free mode since ")
     assert "free mode" in ok("show", str(queued("true")))
-    told = json.loads(ok("resume", "--json"))
+    told = json.loads(ok("resume", "--wait", "--json"))
     assert told["schema"] == 1
     assert told["mode"]["name"] == "normal"
     assert told["jobs"] == [{"id": job, "tag": "long", "does": "continue", "memory": None}]
@@ -42,10 +42,10 @@ def test_softly_and_with_an_end_to_the_waiting(client, home):
     done = gq("free", "--wait", "--timeout", "0.2s")
     assert done.returncode == 124
     assert "still stepping aside" in done.stderr
-    assert "is stopped for free mode" in ok("status")
-    told = json.loads(ok("resume", "--json"))
+    until(lambda: "is stopped for free mode" in ok("status"))
+    told = json.loads(ok("resume", "--wait", "--json"))
     assert told["mode"]["name"] == "normal"
     other = queued("sleep", "600")
     until(lambda: client.job(other).state is JobState.RUNNING)
-    told = json.loads(ok("free", "--soft", "--json"))
+    told = json.loads(ok("free", "--soft", "--wait", "--json"))
     assert (told["mode"]["soft"], client.job(other).state) == (True, JobState.FROZEN)

@@ -73,7 +73,7 @@ class World:
     def look(self):
         """In free mode nobody starts, and what is frozen has nothing that moves."""
         mode = self.client.store.mode()
-        if mode.name is not ModeName.FREE:
+        if mode.name is not ModeName.FREE or self.client.store.open_intents():
             return
         starts = {name: self._size(f"{name}.starts") for name in self.jobs}
         steps = {name: self._size(name) for name in self.jobs}
