@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from gpuqueue.control.autofree import (
@@ -196,8 +197,15 @@ class Freer:
             late = format_duration(patience)
             return [(job, f"frozen by free mode: it did not save and exit within {late}")]
         if look:
-            turn.actions.append(lambda: self._evictor.press(job, patience))
+            turn.actions.append(lambda: self._ask(job, patience))
         return []
+
+    def _ask(self, job: Job, patience: float) -> None:
+        """Ask one to step aside, and see that it can: a lead may have died before it let it go."""
+        self._evictor.press(job, patience)
+        processes = _processes([job])
+        if are_frozen(processes):
+            thaw(processes)
 
     def _freeze(self, turn: Turn, jobs: list[tuple[Job, str]]) -> None:
         if not jobs:
@@ -219,17 +227,12 @@ class Freer:
             job, "evicting", state=JobState.EVICTING, asked=FREE, reason=f"{what} for free mode",
             **unfrozen(job, turn.now),
         )  # fmt: skip
-
-        def ask() -> None:
-            self._evictor.press(leaving, float("inf"))
-            thaw(_processes([leaving]))
-
-        turn.actions.append(ask)
+        turn.actions.append(lambda: self._ask(leaving, inf))
 
     def press(self, job: Job, settings: Settings) -> None:
         """See, in normal mode, to a job that is stepping aside."""
         # one that has heard of free mode is saving; nobody waits for its room
-        patience = float("inf") if job.asked == FREE else settings.save_time
+        patience = inf if job.asked == FREE else settings.save_time
         self._evictor.press(job, patience)
 
     # -- by itself ---------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from gpuqueue.model import (
 )
 from gpuqueue.run import freezing
 from gpuqueue.run.files import is_resumable
-from gpuqueue.run.freezing import are_frozen
+from gpuqueue.run.freezing import are_frozen, freeze
 from gpuqueue.run.process import alive, descendants, identify, marked, send_signal
 from gpuqueue.settings import Settings
 
@@ -459,26 +459,45 @@ def test_what_it_holds_is_told_where_the_driver_tells(home, tmp_path, mode, monk
     assert [each["memory"] for each in answer.mode["holding"]] == [6 << 30, 1 << 30]
 
 
-def test_one_that_cannot_be_stopped_is_told(home, monkeypatch):
+@pytest.fixture
+def runner():
+    """A process with a child."""
+    process = subprocess.Popen(["sh", "-c", "sleep 600; true"])
+    until(lambda: descendants(process.pid))
+    yield identify(process.pid)
+    for pid in (*descendants(process.pid), process.pid):
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def pursued(home, runner, **how):
+    """The job after a turn of free mode, acted on, with this process as its runner."""
+    placement = Placement((Grant("FAKE-0", 1000, 0),))
+    job = replace(_queued(), attempt=1, process=runner, placement=placement, **how)
+    turn = Turn({job.id: job}, 1.0, Mode(ModeName.FREEING, "person", since=1.0))
+    Freer(home, Evictor(home), bool, print).pursue(turn, Settings(), look=True)
+    for action in turn.actions:
+        action()
+    return turn.jobs[job.id]
+
+
+def test_one_that_was_to_be_let_go_when_the_lead_died_is_let_go(home, runner):
+    folder = home.attempt(1, 1)
+    folder.mkdir(parents=True)
+    (folder / "stop").write_bytes(b"\0\0")
+    freeze([runner])
+    job = pursued(home, runner, state=JobState.EVICTING, asked="free")
+    assert job.state is JobState.EVICTING
+    until(lambda: not are_frozen([runner]))
+    assert (folder / "stop").read_bytes() == b"\1\0"
+
+
+def test_one_that_cannot_be_stopped_is_told(home, runner, monkeypatch):
     """As a job's process of another user cannot."""
-    stranger = subprocess.Popen(["sh", "-c", "sleep 600; true"])
-    job = replace(
-        _queued(), state=JobState.RUNNING, attempt=1, process=identify(stranger.pid),
-        placement=Placement((Grant("FAKE-0", 1000, 0),)),
-    )  # fmt: skip
-    try:
-        until(lambda: descendants(stranger.pid))
-        monkeypatch.setattr(freezing, "send_signal", _refused)
-        turn = Turn({job.id: job}, 1.0, Mode(ModeName.FREEING, "person", since=1.0))
-        Freer(home, Evictor(home), bool, print).pursue(turn, Settings(), look=True)
-    finally:
-        for pid in (*descendants(stranger.pid), stranger.pid):
-            os.kill(pid, signal.SIGKILL)
-        stranger.wait()
-    assert turn.jobs[job.id].state is JobState.FROZEN
-    assert turn.jobs[job.id].reason == (
-        "frozen by free mode; some of its processes could not be stopped"
-    )
+    monkeypatch.setattr(freezing, "send_signal", _refused)
+    job = pursued(home, runner, state=JobState.RUNNING)
+    assert job.state is JobState.FROZEN
+    assert job.reason == "frozen by free mode; some of its processes could not be stopped"
 
 
 def _refused(*_):
