@@ -15,6 +15,7 @@ __all__ = [
     "JobLost",
     "NoSpace",
     "NotAllowedNow",
+    "NotSupportedHere",
     "PayloadError",
     "StateDirectoryError",
     "StateLocked",
@@ -61,6 +62,10 @@ class UnknownJob(GpuqueueError, LookupError):
 
 class NotAllowedNow(GpuqueueError):
     """The job is in a state in which this cannot be done."""
+
+
+class NotSupportedHere(GpuqueueError):
+    """What was asked for needs something that this system or this place does not have."""
 
 
 class StateDirectoryError(GpuqueueError):

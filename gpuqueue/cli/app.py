@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from gpuqueue.cli import change, host, look, submit
+from gpuqueue.cli.autostart import autostart
 from gpuqueue.cli.simulate import simulate
 from gpuqueue.cli.words import tell
 from gpuqueue.errors import GpuqueueError, InvalidRequest
@@ -92,6 +93,7 @@ app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )(host.serve)
 app.command()(host.stop)
+app.command()(autostart)
 app.command()(host.doctor)
 app.command()(host.config)
 app.command()(host.init)
