@@ -172,7 +172,7 @@ def test_a_launch_agent_says_what_was_meant(path: str) -> None:
 
 
 def test_elsewhere_it_is_refused() -> None:
-    with pytest.raises(NotSupportedHere, match="win32.*serve"):
+    with pytest.raises(NotSupportedHere, match=r"win32.*serve"):
         login_item("win32")
 
 
