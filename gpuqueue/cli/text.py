@@ -251,12 +251,15 @@ def show_text(view: Mapping[str, Any], now: float) -> str:
         grants = [_grant_text(grant, names) for grant in view["placement"]["grants"]]
         slots = _count(view["placement"]["slots"], "slot")
         rows.append(("GPUs", "; ".join([*grants, slots] if grants else ["none", slots])))
+    rows += _code_rows(view)
     rows.append(("environment", _environment_text(view["environment"])))
     rows += [("files", view["directory"]), ("log", view["log"])]
     lines = [f"job {view['id']}  {one_line(view['tag'])}  {view['kind']}  {view['state']}"]
     lines += [f"  {name:<12} {value}" for name, value in rows]
     lines.append("  events")
     for event in view["events"]:
+        if event["kind"] == "code":
+            continue  # told above
         about = ", ".join(f"{key} {value}" for key, value in event["data"].items())
         lines.append(f"    {moment(event['at'])}  {event['kind']:<12} {one_line(about)}".rstrip())
     return "\n".join(lines)
@@ -272,6 +275,21 @@ def _memory_rows(view: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("may need", learned))
     if view["lacked"]:
         rows.append(("ran out of", f"{format_bytes(view['lacked'])}; ran once more with all"))
+    return rows
+
+
+def _code_rows(view: Mapping[str, Any]) -> list[tuple[str, str]]:
+    rows = []
+    if code := view.get("code"):
+        words = [f"{code['version']} of {one_line(code['what'])}"] if code["version"] else []
+        if code["commit"]:
+            state = {True: "with changes", False: "unchanged", None: "changes unknown"}
+            branch = f" on {one_line(code['branch'])}" if code["branch"] else ""
+            words.append(f"commit {code['commit'][:12]}{branch}, {state[code['dirty']]}")
+        if words:
+            rows.append(("code", "; ".join(words)))
+    if checkpoints := view.get("checkpoints"):
+        rows.append(("checkpoints", f"{len(checkpoints)}, the last {one_line(checkpoints[-1])}"))
     return rows
 
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuqueue.client.follow import follow_log, tail, tail_from
 from gpuqueue.client.local import LocalClient, default_client
@@ -20,6 +20,9 @@ from gpuqueue.model import Job as Record
 from gpuqueue.run.files import RESULT
 from gpuqueue.store import job_to_dict
 from gpuqueue.units import format_duration
+
+if TYPE_CHECKING:
+    from gpuqueue.record.facts import Code
 
 __all__ = ["Job", "RemoteTraceback"]
 
@@ -87,6 +90,20 @@ class Job:
     def directory(self) -> Path:
         """The job's own directory."""
         return self._client.home.job(self.id)
+
+    @property
+    def code(self) -> Code | None:
+        """Which code it ran: version, commit, dirty. None until a second after it began."""
+        from gpuqueue.record.facts import code_from
+
+        return code_from(self._client.store.events(job_id=self.id))
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """Its complete checkpoints, the newest last."""
+        from gpuqueue.record.checkpoints import captured
+
+        return captured(self.directory, self._client.spec(self.id))
 
     def done(self) -> bool:
         """Whether it has ended."""

@@ -27,6 +27,8 @@ from gpuqueue.errors import GpuqueueError, StateVersionError
 from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState, Placement, Reading
 from gpuqueue.paths import Home
 from gpuqueue.plan import plan
+from gpuqueue.record.facts import EVENT
+from gpuqueue.record.recorder import Recorder
 from gpuqueue.run.files import SPEC, VOID, has_begun, read_claim, read_json, write_json
 from gpuqueue.run.process import alive, boot_id
 from gpuqueue.run.wake import Doorbell, ring
@@ -69,6 +71,7 @@ class Controller:
         self._newest = self._found = 0
         self._ordered: dict[int, float] = {}
         self._teacher = Teacher()
+        self.recorder = Recorder()
         self._last_read = self._last_told = self._rest_until = 0.0
         self._published: dict[str, Any] = {}
         self._trouble = ""
@@ -116,6 +119,7 @@ class Controller:
         """Let go of everything. The runners go on."""
         self.bell.close()
         self.launcher.close()
+        self.recorder.close()
         self.gauge.close()
         self.herald.close()
         self.store.close()
@@ -135,6 +139,7 @@ class Controller:
         if tick:
             changed |= self._look_around()
             take_note(turn, self.machine)
+            turn.notes += [(key, EVENT, code.to_dict()) for key, code in self.recorder.take()]
         if changed or (tick and self._waits(turn)):
             self._decide(turn)
         turn.commit(self.store)
@@ -410,11 +415,14 @@ class Controller:
             "log_limit": settings.log_limit_bytes,
             "cell": job.kind is JobKind.CELL,
         }
+        spec = None
         if job.kind is JobKind.SCRIPT:
-            order["spec"] = self.store.spec(job.id)
+            order["spec"] = spec = self.store.spec(job.id)
         elif job.id <= self._found:
             self._mend_spec(job)  # one that was there before this lead may have seen a power cut
         self.launcher.order(order)
+        if settings.record_code:
+            self.recorder.ask(job.id, str(self.home.job(job.id)), spec)
 
     def _mend_spec(self, job: Job) -> None:
         """Write the spec anew if a power cut took it: the store's copy was flushed, it was not."""
