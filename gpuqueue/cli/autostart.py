@@ -198,7 +198,7 @@ def autostart(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print data for programs.")] = False,
 ) -> None:
-    """Have the system run the controller from your login on, or not, or say which it is.
+    """Have the system run the controller from your login on, or not.
 
     Not needed with a Jupyter server, nor for submitting: a submit starts a controller if none runs.
     """

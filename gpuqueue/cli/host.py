@@ -27,7 +27,9 @@ _PATIENCE = 20.0
 
 
 def serve(ctx: typer.Context) -> None:
-    """Run the controller and its pages in this terminal, without a notebook server.
+    """Run the controller and its REST interface in this terminal.
+
+    There are no notebooks: it is for a machine without a Jupyter server.
 
     Takes --port, --ip and other options of a Jupyter server; -h lists them.
     """
@@ -78,7 +80,9 @@ def stop() -> None:
 
 
 def doctor(*, as_json: AsJson = False) -> None:
-    """Check the installation, the state directory, the GPUs and the controller.
+    """Check that all is in order here, and say what to do where not.
+
+    It looks at the installation, the state directory, the GPUs and the controller.
 
     Exits with 1 if something does not work; a warning is not an error.
     """
@@ -197,7 +201,7 @@ def _some_editor() -> str:
 
 
 def init() -> None:
-    """Find the GPUs, and write a config.toml that explains every setting.
+    """Find the GPUs and write a config.toml that explains itself.
 
     A file that is there already is left as it is.
     """

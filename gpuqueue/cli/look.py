@@ -33,7 +33,7 @@ def status(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show the GPUs, what runs, what waits and why, and what ended last."""
+    """Show the GPUs, and what runs, waits (and why) and has ended."""
     from gpuqueue.client.local import default_client
     from gpuqueue.client.status import render, status_of
 

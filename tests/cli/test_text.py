@@ -276,7 +276,7 @@ def test_status_marks_the_shared_gpu_and_says_why_jobs_wait():
 
 COMMANDS = [
     "submit", "status", "jobs", "show", "logs", "wait", "gpus", "cancel", "retry", "priority",
-    "swap", "stop", "doctor", "config", "init", "simulate",
+    "swap", "stop", "autostart", "doctor", "config", "init", "simulate",
 ]  # fmt: skip
 
 
@@ -293,6 +293,7 @@ def test_the_help_names_every_command_and_option():
     assert [line.split()[0] for line in text.split("Commands:")[1].strip().split("\n")] == [
         *COMMANDS[:11], "serve", *COMMANDS[11:],
     ]  # fmt: skip
+    assert "..." not in text.split("Commands:")[1]  # each fits into its line
     text = CliRunner().invoke(app, ["submit", "--help"]).stdout
     names = "light one two exclusive cpu preset gpus share mem slots eta priority after tag key"
     for option in [*names.split(), "restartable", "no-wait", "cwd", "env", "follow", "json"]:
