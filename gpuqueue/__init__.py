@@ -22,6 +22,9 @@ _HOMES = {
     "JobCancelled": "gpuqueue.errors",
     "JobFailed": "gpuqueue.errors",
     "JobLost": "gpuqueue.errors",
+    "config": "gpuqueue.client",
+    "devices": "gpuqueue.client",
+    "doctor": "gpuqueue.client.doctor",
     "job": "gpuqueue.client",
     "jobs": "gpuqueue.client",
     "map": "gpuqueue.client",
@@ -39,6 +42,9 @@ __all__ = [
     "JobFailed",
     "JobLost",
     "__version__",
+    "config",
+    "devices",
+    "doctor",
     "job",
     "jobs",
     "load_ipython_extension",
@@ -49,7 +55,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from gpuqueue.client import Job, job, jobs, map, status, submit  # noqa: A004
+    from gpuqueue.client import Job, config, devices, job, jobs, map, status, submit  # noqa: A004
+    from gpuqueue.client.doctor import doctor
     from gpuqueue.client.executor import GpuExecutor
     from gpuqueue.errors import (
         DoesNotFit,

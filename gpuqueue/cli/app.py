@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from gpuqueue.cli import change, host, look, submit
 from gpuqueue.cli.autostart import autostart
+from gpuqueue.cli.drain import drain, undrain
 from gpuqueue.cli.simulate import simulate
 from gpuqueue.cli.words import tell
 from gpuqueue.errors import GpuqueueError, InvalidRequest
@@ -88,6 +89,8 @@ app.command()(change.cancel)
 app.command()(change.retry)
 app.command(context_settings={"ignore_unknown_options": True})(change.priority)
 app.command()(change.swap)
+app.command()(drain)
+app.command()(undrain)
 app.command(
     add_help_option=False,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},

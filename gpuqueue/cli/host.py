@@ -39,8 +39,25 @@ def serve(ctx: typer.Context) -> None:
     raise typer.Exit(subprocess.call(command))
 
 
-def stop() -> None:
-    """End the controller that runs in the background. Running jobs go on."""
+def stop(
+    job_ids: Annotated[
+        list[int] | None,
+        typer.Argument(metavar="[ID...]", help="Jobs to cancel, as cancel does."),
+    ] = None,
+) -> None:
+    """End the controller in the background; running jobs go on.
+
+    With numbers of jobs it ends those instead.
+    """
+    if job_ids:
+        from gpuqueue.cli.change import cancel
+
+        cancel(job_ids)
+        return
+    _stop_controller()
+
+
+def _stop_controller() -> None:
     import signal
 
     from gpuqueue.client.local import default_client

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gpuqueue.model import TERMINAL, Job, JobState, Preset, Request
+from gpuqueue.model import TERMINAL, WHOLE, Job, JobState, Preset, Request
 from gpuqueue.plan import Need, Wait, WaitReason
 from gpuqueue.units import format_bytes, format_duration, format_share
 
@@ -181,8 +181,20 @@ def gpu_table(gpus: Iterable[Mapping[str, Any]]) -> list[list[str]]:
             holders.append(f"{format_bytes(gpu['outside'])} outside the queue")
         memory = f"{format_bytes(used)} of {format_bytes(gpu['memory'])}"
         held = ", ".join(holders) or "free"
-        rows.append((str(gpu["index"]), one_line(gpu["name"], 40), memory, gpu["uuid"], held))
-    return table(("GPU", "NAME", "MEMORY", "UUID", "HELD BY"), rows)
+        name = one_line(gpu["name"], 40)
+        rows.append((str(gpu["index"]), name, memory, _left(gpu), gpu["uuid"], held))
+    return table(("GPU", "NAME", "MEMORY", "LEFT", "UUID", "HELD BY"), rows)
+
+
+def _left(gpu: Mapping[str, Any]) -> str:
+    """What is not promised of a GPU: compute and memory."""
+    if any(grant["whole"] for grant in gpu["grants"]):
+        return "nothing"
+    compute = f"{100 * max(0, WHOLE - gpu['compute_promised']) // WHOLE}%"
+    if gpu["memory"] is None:
+        return compute
+    memory = max(0, gpu["memory"] - gpu["memory_promised"] - gpu["outside"])
+    return f"{compute}, {format_bytes(memory)}"
 
 
 def request_text(request: Mapping[str, Any]) -> str:

@@ -32,7 +32,9 @@ __all__ = [
     "Payload",
     "RemoteTraceback",
     "Status",
+    "config",
     "default_client",
+    "devices",
     "job",
     "jobs",
     "map",
@@ -215,6 +217,16 @@ def jobs(
     client = default_client()
     found = client.store.jobs(states=states, owner=owner, before=before, limit=limit)
     return [Job(client, record.id) for record in found]
+
+
+def devices() -> list[dict[str, Any]]:
+    """The GPUs that the queue uses, who holds them and what is left, as plain data."""
+    return list(status_of(default_client(), recent=0).to_dict()["gpus"])
+
+
+def config() -> dict[str, Any]:
+    """The settings in force, by name."""
+    return dict(default_client().settings.as_dict())
 
 
 def status() -> Status:

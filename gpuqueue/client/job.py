@@ -273,6 +273,15 @@ class Job:
         """Move it to the front of the queue."""
         self._client.intend(IntentKind.PRIORITY, self.id)
 
+    def set_priority(self, priority: int) -> None:
+        """Give a waiting job a priority; higher starts first, 0 is normal."""
+        self._client.intend(IntentKind.PRIORITY, self.id, priority)
+
+    def swap(self, other: Job | int) -> None:
+        """Exchange its place in the queue with that of another waiting job."""
+        number = other.id if isinstance(other, Job) else other
+        self._client.intend(IntentKind.SWAP, self.id, number)
+
     def retry(self, *, priority: bool = False) -> Job:
         """Queue the same work again, as a new job with the same surroundings."""
         return Job(self._client, resubmit(self._client, self.record, priority=priority).id)

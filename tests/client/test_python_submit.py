@@ -340,6 +340,12 @@ def test_order_can_be_changed():
     assert order() == [a.id, b.id, c.id]
     c.to_front()
     assert order() == [c.id, a.id, b.id]
+    a.swap(b)
+    assert order() == [c.id, b.id, a.id]
+    a.set_priority(-1)
+    b.swap(a)
+    b.set_priority(-2)
+    assert order() == [c.id, a.id, b.id]
     child = gpuqueue.submit(["true"], after=a)
     with pytest.raises(NotAllowedNow, match="comes after"):
         child.to_front()
@@ -347,6 +353,16 @@ def test_order_can_be_changed():
     blocker.cancel()
     for job in (a, b, c, child):
         job.wait(60)
+
+
+def test_what_the_commands_show_is_there_in_python(home):
+    from gpuqueue.client import default_client
+
+    job = gpuqueue.submit(["true"], preset="cpu")
+    assert job.wait(60) == 0
+    assert [gpu["uuid"] for gpu in gpuqueue.devices()] == ["FAKE-0", "FAKE-1"]
+    assert gpuqueue.config() == default_client().settings.as_dict()
+    assert {check["name"] for check in gpuqueue.doctor() if check["ok"]} >= {"runner", "database"}
 
 
 def test_no_such_job():
