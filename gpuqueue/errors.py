@@ -83,6 +83,9 @@ class StateVersionError(StateDirectoryError):
 class NoSpace(GpuqueueError, OSError):
     """The disk that holds the state directory is full; nothing was queued."""
 
+    def __str__(self) -> str:
+        return self.strerror or super().__str__()  # without the number that OSError puts before it
+
 
 class AutostartError(GpuqueueError):
     """No controller is running and none could be started."""

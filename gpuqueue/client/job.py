@@ -113,7 +113,7 @@ class Job:
         """One plain sentence: why it waits, or what became of it."""
         record = self.record
         if record.state is not JobState.QUEUED:
-            return record.reason or f"it is {record.state}"
+            return record.reason or _so_it_is(record.state)
         wait = self._client.why(self.id)
         if wait is None:
             return "it is about to start"
@@ -321,6 +321,12 @@ class Job:
 
     def __hash__(self) -> int:
         return hash((Job, self.id))
+
+
+def _so_it_is(state: JobState) -> str:
+    if state is JobState.CANCELLED:
+        return "it was cancelled"
+    return f"it has {state}" if state in TERMINAL else f"it is {state}"
 
 
 def _by_number(job_id: int) -> Job:
