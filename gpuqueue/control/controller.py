@@ -6,6 +6,7 @@ thrown away at any instant, and the next lead goes on from there.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -120,6 +121,10 @@ class Controller:
         self.bell.close()
         self.launcher.close()
         self.recorder.close()
+        with contextlib.suppress(GpuqueueError, OSError):
+            last = Turn(self._jobs, time.time())
+            self._note_code(last)
+            last.commit(self.store)
         self.gauge.close()
         self.herald.close()
         self.store.close()
@@ -139,7 +144,7 @@ class Controller:
         if tick:
             changed |= self._look_around()
             take_note(turn, self.machine)
-            turn.notes += [(key, EVENT, code.to_dict()) for key, code in self.recorder.take()]
+            self._note_code(turn)
         if changed or (tick and self._waits(turn)):
             self._decide(turn)
         turn.commit(self.store)
@@ -149,6 +154,9 @@ class Controller:
         self._act(turn)
         if turn.moves or turn.intents or turn.notes:
             self.herald.tell(lasting=turn.ends)
+
+    def _note_code(self, turn: Turn) -> None:
+        turn.notes += [(job, EVENT, code.to_dict()) for job, code in self.recorder.take()]
 
     def _act(self, turn: Turn) -> None:
         """Do what was decided. Jobs are on the disk before they start."""

@@ -30,6 +30,7 @@ log = logging.getLogger("gpuqueue")
 
 _GATHER = 0.2
 """Seconds for which starts are gathered."""
+_LAST = 1.0
 _REST = 10.0
 """Rests so many times as long as the looks took."""
 
@@ -62,21 +63,26 @@ class Recorder:
         return _all_of(self._found)
 
     def close(self) -> None:
-        """End the thread. What has not been found is not recorded."""
+        """End the thread, once it has looked for what was asked; a second at most.
+
+        What has been found can still be taken. What has not is not recorded.
+        """
         self._closing.set()
         self._asked.put(None)
+        if self._thread is not None:
+            self._thread.join(_LAST)
 
     def _work(self) -> None:
-        while not self._closing.is_set():
-            first = self._asked.get()
-            if first is None:
-                return
+        while (first := self._asked.get()) is not None:
             self._closing.wait(_GATHER)
             began = time.monotonic()
             look = _Look()
-            for one in [first, *_all_of(self._asked)]:
+            asked = [first, *_all_of(self._asked)]
+            for one in asked:
                 if one is not None:
                     self._record(one, look)
+            if None in asked:
+                return
             self._closing.wait(_REST * (time.monotonic() - began))
 
     def _record(self, wanted: _Wanted, look: _Look) -> None:

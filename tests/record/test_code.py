@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from conftest import until
+from conftest import lead_process, until
 
 import gpuqueue
 from gpuqueue.cli.look import job_view
@@ -21,6 +22,7 @@ from gpuqueue.record.facts import Code
 from gpuqueue.record.git import ask_git, top_of
 from gpuqueue.record.recorder import Recorder
 from gpuqueue.record.versions import version_of, version_of_bytes, version_of_function
+from gpuqueue.run.process import alive
 
 SCRIPT = """
 import gpuqueue.checkpoint as checkpoint
@@ -113,6 +115,18 @@ def test_it_can_be_turned_off(tree: Path, home: Home, client: LocalClient) -> No
 
     until(taken_up)
     assert first.code is None
+
+
+def test_a_controller_that_ends_has_recorded_what_it_started(
+    tree: Path, home: Home, client: LocalClient
+) -> None:
+    job = gpuqueue.submit([sys.executable, "train.py"], cwd=tree, preset="cpu")
+    until(lambda: job.record.attempt)
+    lead = until(lambda: lead_process(home))
+    os.kill(lead.pid, signal.SIGTERM)
+    until(lambda: not alive(lead))
+    assert job.code is not None
+    assert job.code.commit
 
 
 def test_a_function_and_a_command_line(home: Home) -> None:
