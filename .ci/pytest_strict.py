@@ -16,24 +16,21 @@ import pytest
 
 
 class NoSilentSkips:
-    """Collects the skipped tests that should have run."""
+    """Collects the skipped tests that should have run, also those of parallel workers."""
 
     def __init__(self) -> None:
         self.skipped: list[str] = []
         self.failed = 0
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item, call):  # noqa: ARG002
-        report = yield
-        expected = hasattr(report, "wasxfail") or item.get_closest_marker("gpu")
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        expected = hasattr(report, "wasxfail") or "gpu" in report.keywords
         if report.skipped and not expected:
-            self.skipped.append(f"{item.nodeid}: {report.longrepr[2]}")
+            self.skipped.append(f"{report.nodeid}: {_reason(report)}")
         self.failed += report.failed
-        return report
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.skipped:
-            self.skipped.append(f"{report.nodeid}: {report.longrepr[2]}")
+            self.skipped.append(f"{report.nodeid}: {_reason(report)}")
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self.skipped and session.exitstatus == pytest.ExitCode.OK:
@@ -44,6 +41,10 @@ class NoSilentSkips:
             terminalreporter.section("skipped, but not for want of a GPU")
             for line in self.skipped:
                 terminalreporter.write_line(line)
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    return str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
 
 
 _FEW = 3
@@ -59,7 +60,9 @@ def main() -> int:
     if not 0 < watched.failed <= _FEW:
         return int(code)
     print(f"\n{watched.failed} failed; trying them once more", flush=True)
-    return subprocess.run([sys.executable, __file__, *sys.argv[1:], "--lf"], check=False).returncode
+    # one at a time now, in case they were in each other's way
+    again = [sys.executable, __file__, *sys.argv[1:], "--lf", "-n0"]
+    return subprocess.run(again, check=False).returncode
 
 
 if __name__ == "__main__":

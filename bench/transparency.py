@@ -39,8 +39,9 @@ from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
+from traitlets.config import Config
 
-__all__ = ["Compared", "compare", "own_queue", "wait_for_spare"]
+__all__ = ["Compared", "Plain", "compare", "no_ports", "own_queue", "wait_for_spare"]
 
 _PROBE = Path(__file__).with_name("transparency_probe.py")
 _LARGEST_FOLDER = 50 << 20
@@ -55,6 +56,7 @@ _BLURS = [
     (re.compile(r"(\d+ loops?|mean ± std)[^\n]*"), "LOOPS"),
     (re.compile(r"\d\d:\d\d(:\d\d)?(<[\d:?]+)?"), "TIME"),
     (re.compile(r"[\d.?]+ ?[kM]?(it|B|s)/(s|it)"), "RATE"),
+    (re.compile(r"\|[\u2588-\u258f#\d ]+\|"), "|BAR|"),  # as wide as the rate leaves room
     (re.compile(r"\d{4}-\d\d-\d\d[ T][\d:.,]*"), "DATE"),
 ]
 
@@ -131,6 +133,18 @@ class Compared:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
+@contextlib.contextmanager
+def no_ports(client: NotebookClient) -> Iterator[None]:
+    """Have a notebook's kernel talk through files.
+
+    Of kernels that are started at the same time, one now and then finds the port taken by another
+    that was free when it was chosen.
+    """
+    with tempfile.TemporaryDirectory(prefix="kernel-") as folder:
+        client.config = Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/k"}})
+        yield
+
+
 class _Side:
     """A notebook on its way through a kernel."""
 
@@ -150,7 +164,7 @@ class _Side:
     def kernel(self) -> Iterator[None]:
         env = {key: value for key, value in os.environ.items() if key != "PYTEST_CURRENT_TEST"}
         env |= {"PYTHONHASHSEED": "0"}
-        with self._client.setup_kernel(env=env):
+        with no_ports(self._client), self._client.setup_kernel(env=env):
             self.run("%reload_ext gpuqueue")
             if self._spare:
                 # without a trace, as the probe
@@ -233,39 +247,59 @@ def compare(
     path: Path, *, timeout: float = 600, options: str = "", spare: bool = False
 ) -> Compared:
     """Run a notebook plainly, plainly again and with the magic, and compare."""
-    result = Compared(str(path))
-    sources = _sources(path)
-    steps: dict[str, list[Step]] = {}
-    with tempfile.TemporaryDirectory(prefix="transparency-") as scratch:
-        for name, magic in (("plain", ""), ("again", ""), ("magic", f"%%gpu {options}".strip())):
+    plain = Plain(path, timeout)
+    return plain.compare(options=options, spare=spare)
+
+
+class Plain:
+    """A notebook that has run plainly, twice, to be compared with the magic any number of times."""
+
+    def __init__(self, path: Path, timeout: float = 600) -> None:
+        self.path, self.timeout = path, timeout
+        self.sources = _sources(path)
+        self.seconds: dict[str, float] = {}
+        self.steps = {name: self._run(name, "", self.seconds) for name in ("plain", "again")}
+
+    def _run(
+        self, name: str, magic: str, seconds: dict[str, float], *, spare: bool = False
+    ) -> list[Step]:
+        with tempfile.TemporaryDirectory(prefix="transparency-") as scratch:
             folder = Path(scratch) / name / "here"
-            _copy(path, folder)
-            side = _Side(folder, magic, timeout, spare=spare and bool(magic))
+            _copy(self.path, folder)
+            side = _Side(folder, magic, self.timeout, spare=spare)
             began = time.monotonic()
             with side.kernel():
-                steps[name] = [side.step(source) for source in sources]
-            result.seconds[name] = round(time.monotonic() - began, 2)
-    known: dict[str, Any] = {}
-    for index in range(len(sources)):
-        plain, again, gpu = (steps[name][index] for name in ("plain", "again", "magic"))
-        loose = _left(plain[1], again[1])
-        reasons = []
-        if plain[0] == again[0] and (words := _outputs_differ(plain[0], gpu[0])):
-            reasons.append((words, _both(plain[0], gpu[0])))
-        left = _left(plain[1], gpu[1])
-        reasons += [
-            (f"{name} differs", _both(*pair))
-            for name, pair in left.items()
-            if name not in loose and known.get(name) != pair
-        ]
-        known = left
-        result.cells += 1
-        result.loose += bool(loose) or plain[0] != again[0]
-        if reasons:
-            result.reasons[index] = reasons
-        else:
-            result.agree += 1
-    return result
+                steps = [side.step(source) for source in self.sources]
+            seconds[name] = round(time.monotonic() - began, 2)
+        return steps
+
+    def compare(self, *, options: str = "", spare: bool = False) -> Compared:
+        """Run it with the magic, and compare."""
+        result = Compared(str(self.path), seconds=dict(self.seconds))
+        magic = f"%%gpu {options}".strip()
+        found = self._run("magic", magic, result.seconds, spare=spare)
+        known: dict[str, Any] = {}
+        for index, (plain, again, gpu) in enumerate(
+            zip(self.steps["plain"], self.steps["again"], found, strict=True)
+        ):
+            loose = _left(plain[1], again[1])
+            reasons = []
+            if plain[0] == again[0] and (words := _outputs_differ(plain[0], gpu[0])):
+                reasons.append((words, _both(plain[0], gpu[0])))
+            left = _left(plain[1], gpu[1])
+            reasons += [
+                (f"{name} differs", _both(*pair))
+                for name, pair in left.items()
+                if name not in loose and known.get(name) != pair
+            ]
+            known = left
+            result.cells += 1
+            result.loose += bool(loose) or plain[0] != again[0]
+            if reasons:
+                result.reasons[index] = reasons
+            else:
+                result.agree += 1
+        return result
 
 
 def _both(plain: Any, gpu: Any) -> str:

@@ -22,6 +22,9 @@ _HOMES = {
     "JobCancelled": "gpuqueue.errors",
     "JobFailed": "gpuqueue.errors",
     "JobLost": "gpuqueue.errors",
+    "config": "gpuqueue.client",
+    "devices": "gpuqueue.client",
+    "doctor": "gpuqueue.client.doctor",
     "free": "gpuqueue.client",
     "job": "gpuqueue.client",
     "jobs": "gpuqueue.client",
@@ -42,6 +45,9 @@ __all__ = [
     "JobFailed",
     "JobLost",
     "__version__",
+    "config",
+    "devices",
+    "doctor",
     "free",
     "job",
     "jobs",
@@ -55,7 +61,19 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from gpuqueue.client import Job, free, job, jobs, map, resume, status, submit  # noqa: A004
+    from gpuqueue.client import (
+        Job,
+        config,
+        devices,
+        free,
+        job,
+        jobs,
+        map,  # noqa: A004
+        resume,
+        status,
+        submit,
+    )
+    from gpuqueue.client.doctor import doctor
     from gpuqueue.client.executor import GpuExecutor
     from gpuqueue.errors import (
         DoesNotFit,

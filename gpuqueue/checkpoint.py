@@ -482,6 +482,12 @@ def latest_checkpoint(
     return None
 
 
+def complete_checkpoints(folder: AnyPath | None = None, pattern: str | None = None) -> list[Path]:
+    """All complete checkpoints in a folder, in the order of ``latest_checkpoint``: newest last."""
+    found = sorted(_candidates(folder, pattern), key=_age)
+    return [path for path in found if not why_incomplete(path)]
+
+
 def _candidates(folder: AnyPath | None, pattern: str | None) -> list[Path]:
     from fnmatch import fnmatch
     from pathlib import Path

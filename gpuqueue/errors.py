@@ -15,6 +15,7 @@ __all__ = [
     "JobLost",
     "NoSpace",
     "NotAllowedNow",
+    "NotSupportedHere",
     "NotYours",
     "PayloadError",
     "StateDirectoryError",
@@ -68,6 +69,10 @@ class NotYours(GpuqueueError):
     """Only the person at the machine may do this, and an agent or a job asked."""
 
 
+class NotSupportedHere(GpuqueueError):
+    """What was asked for needs something that this system or this place does not have."""
+
+
 class StateDirectoryError(GpuqueueError):
     """The state directory cannot be used: a network file system, missing rights, no locks."""
 
@@ -82,6 +87,9 @@ class StateVersionError(StateDirectoryError):
 
 class NoSpace(GpuqueueError, OSError):
     """The disk that holds the state directory is full; nothing was queued."""
+
+    def __str__(self) -> str:
+        return self.strerror or super().__str__()  # without the number that OSError puts before it
 
 
 class AutostartError(GpuqueueError):

@@ -148,6 +148,11 @@ class Settings(HasTraits):
         help="The most that one job's log may take on disk; what is beyond it is not kept, and "
         "the log says so.",
     )
+    record_code = Bool(
+        default_value=True,
+        help="Whether each start of a job records the version of its code and, in a git "
+        "repository, the commit and whether files differ from it.",
+    )
     spare_kernels = Int(
         2,
         min=0,

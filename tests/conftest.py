@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+import hypothesis
 import pytest
 from certificates import Certificates, make_certificates
 
@@ -21,6 +22,15 @@ from gpuqueue.run.process import alive, marked, send_signal
 from gpuqueue.store import Store
 
 T = TypeVar("T")
+
+# nothing here may depend on the machine's speed; HYPOTHESIS_PROFILE=thorough looks further
+hypothesis.settings.register_profile(
+    "ci", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.register_profile(
+    "thorough", hypothesis.settings.get_profile("ci"), max_examples=1000
+)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 if hasattr(signal, "SIGHUP"):
     # a run under nohup ignores it, and so would every process that the tests start

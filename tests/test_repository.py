@@ -121,6 +121,25 @@ def test_wheel_has_two_names_for_one_program(wheel):
     assert "jupyter-gpuqueue = gpuqueue.cli:main" in scripts
 
 
+def test_wheel_is_small_and_for_any_python(wheel):
+    assert Path(wheel.filename).name.endswith("-py3-none-any.whl")
+    assert Path(wheel.filename).stat().st_size < 1 << 20
+
+
+def test_the_helper_of_the_wheel_needs_nothing_else(wheel, tmp_path):
+    """What a job imports, installed with no dependency, in a Python that has nothing."""
+    wheel.extractall(tmp_path)
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n" + (
+        "import gpuqueue.checkpoint as checkpoint\n"
+        "print(checkpoint.__file__, checkpoint.should_stop(), checkpoint.latest_checkpoint())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code],
+        capture_output=True, text=True, check=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.stdout.split() == [str(tmp_path / "gpuqueue" / "checkpoint.py"), "False", "None"]
+
+
 def test_version_is_one():
     import gpuqueue
 

@@ -10,6 +10,8 @@ import typer
 from typer.core import TyperGroup
 
 from gpuqueue.cli import change, free, host, look, submit
+from gpuqueue.cli.autostart import autostart
+from gpuqueue.cli.drain import drain, undrain
 from gpuqueue.cli.simulate import simulate
 from gpuqueue.cli.words import tell
 from gpuqueue.errors import GpuqueueError, InvalidRequest, NotYours
@@ -95,12 +97,15 @@ app.command(context_settings={"ignore_unknown_options": True})(change.priority)
 app.command()(change.swap)
 app.command()(free.free)
 app.command()(free.resume)
+app.command()(drain)
+app.command()(undrain)
 app.command(
     add_help_option=False,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )(host.serve)
 app.command()(host.ui)
 app.command()(host.stop)
+app.command()(autostart)
 app.command()(host.doctor)
 app.command()(host.config)
 app.command()(host.init)

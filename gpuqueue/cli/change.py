@@ -62,7 +62,10 @@ def retry(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print data for programs.")] = False,
 ) -> None:
-    """Queue a copy of a job that has ended: the same command, directory and environment."""
+    """Queue a copy of a job that has ended.
+
+    It has the same command, directory, environment and request.
+    """
     from gpuqueue.cli.submit import report
     from gpuqueue.client.local import default_client
     from gpuqueue.client.resubmit import resubmit
@@ -79,7 +82,7 @@ def priority(
         typer.Argument(metavar="[N]", help="Higher starts first; without it, before all."),
     ] = None,
 ) -> None:
-    """Move a waiting job: to the front, or to where its new priority puts it."""
+    """Move a waiting job to the front, or give it a priority."""
     from gpuqueue.client.local import default_client
     from gpuqueue.model import IntentKind
 

@@ -27,7 +27,9 @@ _PATIENCE = 20.0
 
 
 def serve(ctx: typer.Context) -> None:
-    """Run the controller and its pages in this terminal, without a notebook server.
+    """Run the controller and its REST interface in this terminal.
+
+    There are no notebooks: it is for a machine without a Jupyter server.
 
     Takes --port, --ip and other options of a Jupyter server; -h lists them.
     """
@@ -69,8 +71,25 @@ def ui(
         raise typer.Exit(1)
 
 
-def stop() -> None:
-    """End the controller that runs in the background. Running jobs go on."""
+def stop(
+    job_ids: Annotated[
+        list[int] | None,
+        typer.Argument(metavar="[ID...]", help="Jobs to cancel, as cancel does."),
+    ] = None,
+) -> None:
+    """End the controller in the background; running jobs go on.
+
+    With numbers of jobs it ends those instead.
+    """
+    if job_ids:
+        from gpuqueue.cli.change import cancel
+
+        cancel(job_ids)
+        return
+    _stop_controller()
+
+
+def _stop_controller() -> None:
     import signal
 
     from gpuqueue.client.local import default_client
@@ -110,7 +129,9 @@ def stop() -> None:
 
 
 def doctor(*, as_json: AsJson = False) -> None:
-    """Check the installation, the state directory, the GPUs and the controller.
+    """Check that all is in order here, and say what to do where not.
+
+    It looks at the installation, the state directory, the GPUs and the controller.
 
     Exits with 1 if something does not work; a warning is not an error.
     """
@@ -229,7 +250,7 @@ def _some_editor() -> str:
 
 
 def init() -> None:
-    """Find the GPUs, and write a config.toml that explains every setting.
+    """Find the GPUs and write a config.toml that explains itself.
 
     A file that is there already is left as it is.
     """

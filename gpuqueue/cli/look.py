@@ -12,6 +12,8 @@ from gpuqueue.cli.words import TIMEOUT, UNKNOWN, JobId, exit_code, paint, say_js
 from gpuqueue.errors import GpuqueueError, InvalidRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gpuqueue.client import LocalClient
     from gpuqueue.model import Job
 
@@ -31,7 +33,7 @@ def status(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show the GPUs, what runs, what waits and why, and what ended last."""
+    """Show the GPUs, and what runs, waits (and why) and has ended."""
     from gpuqueue.client.local import default_client
     from gpuqueue.client.status import render, status_of
 
@@ -105,8 +107,13 @@ def job_view(client: LocalClient, job: Job) -> dict[str, Any]:
     """A job with its surroundings, as plain data (schema 1)."""
     from gpuqueue.client.status import wait_to_dict
     from gpuqueue.model import JobState
+    from gpuqueue.record.checkpoints import captured
+    from gpuqueue.record.facts import code_from
     from gpuqueue.store import job_to_dict
 
+    spec = client.spec(job.id)
+    events = client.store.events(job_id=job.id)
+    code = code_from(events)
     used = set(job.placement.gpus) if job.placement else set()
     wait = client.why(job.id) if job.state is JobState.QUEUED else None
     return job_to_dict(job) | {
@@ -117,21 +124,22 @@ def job_view(client: LocalClient, job: Job) -> dict[str, Any]:
             for gpu in client.machine().gpus
             if gpu.uuid in used
         ],
-        "environment": _environment(client, job),
+        "environment": _environment(spec),
+        "code": code and code.to_dict(),
+        "checkpoints": [str(path) for path in captured(client.home.job(job.id), spec)],
         "directory": str(client.home.job(job.id)),
         "log": str(client.log_path(job)),
         "events": [
             {"seq": event.seq, "at": event.at, "kind": event.kind, "data": dict(event.data)}
-            for event in client.store.events(job_id=job.id)
+            for event in events
         ],
     }
 
 
-def _environment(client: LocalClient, job: Job) -> dict[str, list[str]] | None:
+def _environment(spec: Mapping[str, Any] | None) -> dict[str, list[str]] | None:
     """Names, never values, of the variables in which a job's environment differs from ours."""
     from gpuqueue.client.payload import as_submitted
 
-    spec = client.spec(job.id)
     if spec is None:
         return None
     theirs, ours = as_submitted(spec["env"]), as_submitted(os.environ)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gpuqueue.model import TERMINAL, Job, JobState, Preset, Request
+from gpuqueue.model import TERMINAL, WHOLE, Job, JobState, Preset, Request
 from gpuqueue.plan import Need, Wait, WaitReason
 from gpuqueue.units import format_bytes, format_duration, format_share
 
@@ -181,8 +181,20 @@ def gpu_table(gpus: Iterable[Mapping[str, Any]]) -> list[list[str]]:
             holders.append(f"{format_bytes(gpu['outside'])} outside the queue")
         memory = f"{format_bytes(used)} of {format_bytes(gpu['memory'])}"
         held = ", ".join(holders) or "free"
-        rows.append((str(gpu["index"]), one_line(gpu["name"], 40), memory, gpu["uuid"], held))
-    return table(("GPU", "NAME", "MEMORY", "UUID", "HELD BY"), rows)
+        name = one_line(gpu["name"], 40)
+        rows.append((str(gpu["index"]), name, memory, _left(gpu), gpu["uuid"], held))
+    return table(("GPU", "NAME", "MEMORY", "LEFT", "UUID", "HELD BY"), rows)
+
+
+def _left(gpu: Mapping[str, Any]) -> str:
+    """What is not promised of a GPU: compute and memory."""
+    if any(grant["whole"] for grant in gpu["grants"]):
+        return "nothing"
+    compute = f"{100 * max(0, WHOLE - gpu['compute_promised']) // WHOLE}%"
+    if gpu["memory"] is None:
+        return compute
+    memory = max(0, gpu["memory"] - gpu["memory_promised"] - gpu["outside"])
+    return f"{compute}, {format_bytes(memory)}"
 
 
 def request_text(request: Mapping[str, Any]) -> str:
@@ -251,12 +263,15 @@ def show_text(view: Mapping[str, Any], now: float) -> str:
         grants = [_grant_text(grant, names) for grant in view["placement"]["grants"]]
         slots = _count(view["placement"]["slots"], "slot")
         rows.append(("GPUs", "; ".join([*grants, slots] if grants else ["none", slots])))
+    rows += _code_rows(view)
     rows.append(("environment", _environment_text(view["environment"])))
     rows += [("files", view["directory"]), ("log", view["log"])]
     lines = [f"job {view['id']}  {one_line(view['tag'])}  {view['kind']}  {view['state']}"]
     lines += [f"  {name:<12} {value}" for name, value in rows]
     lines.append("  events")
     for event in view["events"]:
+        if event["kind"] == "code":
+            continue  # told above
         about = ", ".join(f"{key} {value}" for key, value in event["data"].items())
         lines.append(f"    {moment(event['at'])}  {event['kind']:<12} {one_line(about)}".rstrip())
     return "\n".join(lines)
@@ -272,6 +287,21 @@ def _memory_rows(view: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("may need", learned))
     if view["lacked"]:
         rows.append(("ran out of", f"{format_bytes(view['lacked'])}; ran once more with all"))
+    return rows
+
+
+def _code_rows(view: Mapping[str, Any]) -> list[tuple[str, str]]:
+    rows = []
+    if code := view.get("code"):
+        words = [f"{code['version']} of {one_line(code['what'])}"] if code["version"] else []
+        if code["commit"]:
+            state = {True: "with changes", False: "unchanged", None: "changes unknown"}
+            branch = f" on {one_line(code['branch'])}" if code["branch"] else ""
+            words.append(f"commit {code['commit'][:12]}{branch}, {state[code['dirty']]}")
+        if words:
+            rows.append(("code", "; ".join(words)))
+    if checkpoints := view.get("checkpoints"):
+        rows.append(("checkpoints", f"{len(checkpoints)}, the last {one_line(checkpoints[-1])}"))
     return rows
 
 

@@ -33,7 +33,9 @@ __all__ = [
     "Payload",
     "RemoteTraceback",
     "Status",
+    "config",
     "default_client",
+    "devices",
     "free",
     "job",
     "jobs",
@@ -243,6 +245,16 @@ def resume() -> freeing.Answer:
         It was called by an agent, or in a job.
     """
     return freeing.resume(default_client())
+
+
+def devices() -> list[dict[str, Any]]:
+    """The GPUs that the queue uses, who holds them and what is left, as plain data."""
+    return list(status_of(default_client(), recent=0).to_dict()["gpus"])
+
+
+def config() -> dict[str, Any]:
+    """The settings in force, by name."""
+    return dict(default_client().settings.as_dict())
 
 
 def status() -> Status:

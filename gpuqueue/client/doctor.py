@@ -25,7 +25,7 @@ from gpuqueue.paths import Home, file_system_type, find_home
 from gpuqueue.settings import Settings, load_settings
 from gpuqueue.store import Store
 
-__all__ = ["Check", "checks"]
+__all__ = ["Check", "checks", "doctor"]
 
 _LITTLE_SPACE = 1 << 30
 _NO_SPACE = 64 << 20
@@ -100,6 +100,11 @@ def checks(home: Home | None = None) -> list[Check]:
             words = str(error) or type(error).__name__
             found.append(_bad(name, words, "" if isinstance(error, GpuqueueError) else _REPORT))
     return found
+
+
+def doctor() -> list[dict[str, Any]]:
+    """What was checked here, and what to do about it; ``ok`` is None for a warning."""
+    return [check.to_dict() for check in checks()]
 
 
 _REPORT = "please report this as a fault of gpuqueue"

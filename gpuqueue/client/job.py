@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuqueue.client.follow import follow_log, tail, tail_from
 from gpuqueue.client.local import LocalClient, default_client
@@ -21,6 +21,9 @@ from gpuqueue.model import Job as Record
 from gpuqueue.run.files import RESULT
 from gpuqueue.store import job_to_dict
 from gpuqueue.units import format_duration
+
+if TYPE_CHECKING:
+    from gpuqueue.record.facts import Code
 
 __all__ = ["Job", "RemoteTraceback"]
 
@@ -89,6 +92,20 @@ class Job:
         """The job's own directory."""
         return self._client.home.job(self.id)
 
+    @property
+    def code(self) -> Code | None:
+        """Which code it ran: version, commit, dirty. None until a second after it began."""
+        from gpuqueue.record.facts import code_from
+
+        return code_from(self._client.store.events(job_id=self.id))
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """Its complete checkpoints, the newest last."""
+        from gpuqueue.record.checkpoints import captured
+
+        return captured(self.directory, self._client.spec(self.id))
+
     def done(self) -> bool:
         """Whether it has ended."""
         return self.state in TERMINAL
@@ -97,7 +114,7 @@ class Job:
         """One plain sentence: why it waits, or what became of it."""
         record = self.record
         if record.state is not JobState.QUEUED:
-            return record.reason or f"it is {record.state}"
+            return record.reason or _so_it_is(record.state)
         wait = self._client.why(self.id)
         if wait is None:
             return "it is about to start"
@@ -257,6 +274,15 @@ class Job:
         """Move it to the front of the queue."""
         self._client.intend(IntentKind.PRIORITY, self.id)
 
+    def set_priority(self, priority: int) -> None:
+        """Give a waiting job a priority; higher starts first, 0 is normal."""
+        self._client.intend(IntentKind.PRIORITY, self.id, priority)
+
+    def swap(self, other: Job | int) -> None:
+        """Exchange its place in the queue with that of another waiting job."""
+        number = other.id if isinstance(other, Job) else other
+        self._client.intend(IntentKind.SWAP, self.id, number)
+
     def retry(self, *, priority: bool = False) -> Job:
         """Queue the same work again, as a new job with the same surroundings."""
         return Job(self._client, resubmit(self._client, self.record, priority=priority).id)
@@ -309,6 +335,12 @@ def _live_card(job_id: int) -> dict[str, Any]:
     except Exception:  # noqa: BLE001 - a job must not fail to show because of a widget
         return {}
     return {kind: value for kind, value in (bundle or {}).items() if "widget-view" in kind}
+
+
+def _so_it_is(state: JobState) -> str:
+    if state is JobState.CANCELLED:
+        return "it was cancelled"
+    return f"it has {state}" if state in TERMINAL else f"it is {state}"
 
 
 def _by_number(job_id: int) -> Job:

@@ -17,6 +17,7 @@ from typing import Any
 from gpuqueue.about import PACKAGE, ROOT
 from gpuqueue.errors import PayloadError
 from gpuqueue.model import JobKind
+from gpuqueue.record.versions import version_of_function
 from gpuqueue.run.large import Large, Linked
 
 __all__ = [
@@ -312,6 +313,7 @@ def function_payload(
         files={"payload": content},
         cwd=cwd,
         env=env,
+        extra={"code": version_of_function(function)},
     )
 
 

@@ -6,6 +6,7 @@ thrown away at any instant, and the next lead goes on from there.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -28,6 +29,8 @@ from gpuqueue.errors import GpuqueueError, StateVersionError
 from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState, Placement, Reading
 from gpuqueue.paths import Home
 from gpuqueue.plan import plan
+from gpuqueue.record.facts import EVENT
+from gpuqueue.record.recorder import Recorder
 from gpuqueue.run.files import SPEC, VOID, has_begun, read_claim, read_json, write_json
 from gpuqueue.run.process import alive, boot_id
 from gpuqueue.run.wake import Doorbell, ring
@@ -72,6 +75,7 @@ class Controller:
         self._newest = self._found = 0
         self._ordered: dict[int, float] = {}
         self._teacher = Teacher()
+        self.recorder = Recorder()
         self._last_read = self._last_told = self._rest_until = 0.0
         self._published: dict[str, Any] = {}
         self._trouble = ""
@@ -119,6 +123,11 @@ class Controller:
         """Let go of everything. The runners go on."""
         self.bell.close()
         self.launcher.close()
+        self.recorder.close()
+        with contextlib.suppress(GpuqueueError, OSError):
+            last = Turn(self._jobs, time.time())
+            self._note_code(last)
+            last.commit(self.store)
         self.gauge.close()
         self.herald.close()
         self.store.close()
@@ -140,6 +149,7 @@ class Controller:
             take_note(turn, self.machine)
         self.freer.pursue(turn, self.settings.current, look=tick)
         if tick:
+            self._note_code(turn)
             changed |= self.freer.watch(turn, self.machine, self.settings.current)
         if changed or (tick and self._waits(turn)):
             self._decide(turn)
@@ -151,6 +161,9 @@ class Controller:
         self._act(turn)
         if turn.told:
             self.herald.tell(lasting=turn.lasting)
+
+    def _note_code(self, turn: Turn) -> None:
+        turn.notes += [(job, EVENT, code.to_dict()) for job, code in self.recorder.take()]
 
     def _act(self, turn: Turn) -> None:
         """Do what was decided. Jobs are on the disk before they start."""
@@ -425,11 +438,14 @@ class Controller:
             "log_limit": settings.log_limit_bytes,
             "cell": job.kind is JobKind.CELL,
         }
+        spec = None
         if job.kind is JobKind.SCRIPT:
-            order["spec"] = self.store.spec(job.id)
+            order["spec"] = spec = self.store.spec(job.id)
         elif job.id <= self._found:
             self._mend_spec(job)  # one that was there before this lead may have seen a power cut
         self.launcher.order(order)
+        if settings.record_code:
+            self.recorder.ask(job.id, str(self.home.job(job.id)), spec)
 
     def _mend_spec(self, job: Job) -> None:
         """Write the spec anew if a power cut took it: the store's copy was flushed, it was not."""

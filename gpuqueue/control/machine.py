@@ -6,6 +6,7 @@ the controller would decide.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -136,14 +137,16 @@ def _outside(reading: Reading, owners: Mapping[int, int], *, claimed: bool) -> i
 
 
 def _holder(pid: int, memory: int | None) -> str:
-    user = "?"
-    try:
-        import psutil
+    import psutil
 
-        user = psutil.Process(pid).username()
-    except (ImportError, psutil.Error, KeyError):
-        pass
-    return f"pid {pid} ({user}, {format_bytes(memory)})"
+    user, notebook = "?", ""
+    with contextlib.suppress(psutil.Error, KeyError):
+        process = psutil.Process(pid)
+        user = process.username()
+        # Jupyter's servers tell a kernel its notebook, and what it starts inherits that
+        notebook = os.path.basename(process.environ().get("JPY_SESSION_NAME", ""))
+    who = f"notebook {notebook}, " if notebook.endswith(".ipynb") else ""
+    return f"{who}pid {pid} ({user}, {format_bytes(memory)})"
 
 
 def policy_of(settings: Settings, gpus: Sequence[Gpu], *, silent: bool = False) -> Policy:

@@ -6,6 +6,7 @@ It leads before the server's slow imports begin, so that jobs need not wait for 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -30,14 +31,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--port", type=int, help="the setting ui_port by default; 0: no port")
     parser.add_argument("--ip", default="127.0.0.1", help="another address needs a certificate")
     parser.add_argument("--sock", help="the path of a UNIX socket to listen on, and on no port")
+    parser.add_argument(
+        "--fake", metavar="GPUS", help="pretend GPUs, such as 1xH100:80G, instead of those here"
+    )
     asked, rest = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
 
     from gpuqueue.control.lead import Lead
     from gpuqueue.errors import GpuqueueError
+    from gpuqueue.gpus.fake import parse_fake
     from gpuqueue.paths import find_home
     from gpuqueue.settings import SettingsFile
 
     try:
+        if asked.fake is not None:
+            if asked.fake != "none":
+                parse_fake(asked.fake, "--fake")
+            os.environ["GPUQUEUE_FAKE_GPUS"] = asked.fake
         home = find_home()
         settings = SettingsFile(home.config)
     except GpuqueueError as error:

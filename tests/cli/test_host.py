@@ -93,6 +93,20 @@ def test_stop_ends_the_controller_and_no_job(home, client):
     assert "controller: none running" in ok("status")
 
 
+def test_stop_with_numbers_is_cancel(home, client):
+    one, other = queued("sleep", "600"), queued("sleep", "600")
+    until(lambda: client.job(other).state is JobState.RUNNING)
+    assert ok("stop", str(one)) == ok("cancel", str(other)).replace(f"job {other}", f"job {one}")
+    kinds = []
+    for number in (one, other):
+        ended = client.wait(number, 60)
+        events = client.store.events(job_id=number)
+        kinds.append([event.kind for event in events if event.kind != "code"])
+        assert (ended.state, ended.returncode) == (JobState.CANCELLED, -15)
+    assert kinds[0] == kinds[1]
+    assert lead_process(home)  # the controller goes on
+
+
 def test_stop_leaves_a_jupyter_server_alone(home, client):
     fact = {"pid": os.getpid(), "kind": "jupyter", "leading": True, "version": "x", "since": 0}
     from gpuqueue.run.process import identify

@@ -105,7 +105,7 @@ def test_ctrl_c_in_wait_leaves_the_job_alone(client):
     # its doorbell says that it waits
     until(lambda: list(client.home.watchers.glob(f"{program.pid}-*")))
     program.send_signal(signal.SIGINT)
-    _, err = program.communicate(timeout=30)
+    _, err = program.communicate(timeout=90)
     assert program.returncode == 130
     assert err == b""
     assert client.job(number).state in (JobState.STARTING, JobState.RUNNING)

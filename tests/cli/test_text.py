@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from gpuqueue.cli.app import app
 from gpuqueue.cli.text import (
     ended_text,
+    gpu_table,
     job_table,
     meaning,
     one_line,
@@ -276,7 +277,8 @@ def test_status_marks_the_shared_gpu_and_says_why_jobs_wait():
 
 COMMANDS = [
     "submit", "status", "jobs", "show", "logs", "wait", "gpus", "cancel", "retry", "priority",
-    "swap", "free", "resume", "stop", "doctor", "config", "init", "simulate",
+    "swap", "free", "resume", "drain", "undrain", "stop", "autostart", "doctor", "config", "init",
+    "simulate",
 ]  # fmt: skip
 
 
@@ -291,9 +293,30 @@ def test_every_command_has_help(command):
 def test_the_help_names_every_command_and_option():
     text = CliRunner().invoke(app, ["--help"]).stdout
     assert [line.split()[0] for line in text.split("Commands:")[1].strip().split("\n")] == [
-        *COMMANDS[:13], "serve", "ui", *COMMANDS[13:],
+        *COMMANDS[:15], "serve", "ui", *COMMANDS[15:],
     ]  # fmt: skip
+    assert "..." not in text.split("Commands:")[1]  # each fits into its line
     text = CliRunner().invoke(app, ["submit", "--help"]).stdout
     names = "light one two exclusive cpu preset gpus share mem slots eta priority after tag key"
     for option in [*names.split(), "restartable", "no-wait", "cwd", "env", "follow", "json"]:
         assert f"--{option}" in text
+
+
+def test_gpus_tell_what_is_left():
+    def gpu(index, **more):
+        return {
+            "index": index, "name": "A", "uuid": f"G{index}", "memory": 24 * GIB, "reading": None,
+            "grants": [], "compute_promised": 0, "memory_promised": 0, "outside": 0,
+            "outside_holders": [], **more,
+        }  # fmt: skip
+
+    part = {"job": 1, "tag": "a", "whole": False}
+    rows = gpu_table(
+        [
+            gpu(0),
+            gpu(1, grants=[{**part, "whole": True}], compute_promised=1000),
+            gpu(2, grants=[part], compute_promised=333, memory_promised=8 * GIB, outside=GIB),
+            gpu(3, memory=None),
+        ]
+    )
+    assert [row[3].strip() for row in rows] == ["LEFT", "100%, 24G", "nothing", "66%, 15G", "100%"]

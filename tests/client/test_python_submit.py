@@ -5,6 +5,7 @@ import pickle
 import stat
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from conftest import until
@@ -322,6 +323,19 @@ def test_retry_is_a_copy(tmp_path, monkeypatch):
     assert gpuqueue.submit(add, 1).result(60) == 2
 
 
+def test_every_run_has_a_directory_of_its_own():
+    line = 'ls -A "$GPUQUEUE_RUN_DIR"; touch "$GPUQUEUE_RUN_DIR/mine"; echo "$GPUQUEUE_RUN_DIR"'
+    first = gpuqueue.submit(line, preset="cpu")
+    assert first.wait(60) == 0
+    again = first.retry()
+    assert again.wait(60) == 0
+    one, other = (Path(job.logs().rstrip("\n")) for job in (first, again))  # each was empty
+    assert one != other
+    assert (one / "mine").exists()
+    assert (other / "mine").exists()
+    assert again.record.retry_of == first.id
+
+
 def test_only_what_has_ended_can_be_retried():
     job = gpuqueue.submit(["sleep", "60"])
     with pytest.raises(NotAllowedNow):
@@ -340,6 +354,12 @@ def test_order_can_be_changed():
     assert order() == [a.id, b.id, c.id]
     c.to_front()
     assert order() == [c.id, a.id, b.id]
+    a.swap(b)
+    assert order() == [c.id, b.id, a.id]
+    a.set_priority(-1)
+    b.swap(a)
+    b.set_priority(-2)
+    assert order() == [c.id, a.id, b.id]
     child = gpuqueue.submit(["true"], after=a)
     with pytest.raises(NotAllowedNow, match="comes after"):
         child.to_front()
@@ -347,6 +367,17 @@ def test_order_can_be_changed():
     blocker.cancel()
     for job in (a, b, c, child):
         job.wait(60)
+
+
+def test_what_the_commands_show_is_there_in_python(home):
+    from gpuqueue.client import default_client
+
+    job = gpuqueue.submit(["true"], preset="cpu")
+    assert job.wait(60) == 0
+    assert job.why() == "it has succeeded"
+    assert [gpu["uuid"] for gpu in gpuqueue.devices()] == ["FAKE-0", "FAKE-1"]
+    assert gpuqueue.config() == default_client().settings.as_dict()
+    assert {check["name"] for check in gpuqueue.doctor() if check["ok"]} >= {"runner", "database"}
 
 
 def test_no_such_job():

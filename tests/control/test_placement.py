@@ -1,6 +1,7 @@
 """Where jobs go and why they wait, with real processes on pretend GPUs."""
 
 import os
+import subprocess
 import time
 
 import pytest
@@ -110,6 +111,21 @@ def test_a_waiting_job_names_who_holds_the_gpu_outside_the_queue(tmp_path, monke
     procs.write_text("")
     assert free.wait(60) == 0
     assert job.record.attempt == 0
+
+
+def test_a_notebook_that_holds_a_gpu_is_named(tmp_path, monkeypatch):
+    name = "/home/ann/some folder/train (2).ipynb"
+    kernel = subprocess.Popen(["sleep", "600"], env={"JPY_SESSION_NAME": name})
+    procs = tmp_path / "procs"
+    procs.write_text(f"{kernel.pid}:0:20000\n{kernel.pid}:1:20000\n")
+    monkeypatch.setenv("GPUQUEUE_FAKE_PROCS", str(procs))
+    job = gpuqueue.submit(["true"])
+    until(lambda: f"notebook train (2).ipynb, pid {kernel.pid} (" in job.why())
+    assert f"notebook train (2).ipynb, pid {kernel.pid}" in str(gpuqueue.status())
+    kernel.kill()
+    kernel.wait()
+    procs.write_text("")
+    assert job.wait(60) == 0
 
 
 def test_a_job_s_own_memory_is_not_outside_use(tmp_path, monkeypatch):

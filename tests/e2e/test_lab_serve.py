@@ -124,6 +124,14 @@ def test_no_token_is_refused(home: Home) -> None:
         assert "Traceback" not in refused.stderr
 
 
+def test_pretend_gpus_by_an_option(home: Home, tmp_path: Path) -> None:
+    with server(home, tmp_path / "work", *SERVE, "--fake=1xH100:80G") as made:
+        until(made.leads)
+        (gpu,) = made.api("GET", "gpus")["gpus"]
+        assert (gpu["name"], gpu["memory"]) == ("H100", 80 * 2**30)
+    assert "--fake: 'lots' is not a pretend GPU" in run("--fake=lots").stderr
+
+
 def test_a_wrong_port_is_refused(home: Home) -> None:
     assert run("--port=99999").returncode == 1
     assert run("--port=x").returncode == 2

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import urllib.parse
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -12,7 +13,10 @@ from conftest import until
 from gpuqueue_jupyter.handlers import API
 from server_fixtures import *  # noqa: F403
 from server_fixtures import SPEC_FILE, Rest
+from typer.testing import CliRunner
 
+import gpuqueue
+from gpuqueue.cli.app import app
 from gpuqueue.client import LocalClient
 from gpuqueue.model import JobKind
 from gpuqueue.paths import Home
@@ -320,3 +324,25 @@ def test_a_hang_up_stops_the_server(extension, monkeypatch) -> None:
     os.kill(os.getpid(), signal.SIGHUP)
     until(lambda: stopped)
     assert stopped == [{"from_signal": True}]
+
+
+def test_a_job_is_the_same_however_it_is_submitted(
+    rest: Rest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By REST, from Python, by the command line: all but where it came from."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    options = {"gpus": 1, "mem": "2G", "eta": "40m", "tag": "a", "priority": 3, "restartable": True}
+    command = ["python3", "train.py", "--lr", "0.1"]
+    by_rest = rest.submit(command, options=options, cwd=str(tmp_path))
+    by_python = gpuqueue.submit(command, **options)
+    words = ["--gpus", "1", "--mem", "2G", "--eta", "40m", "--tag", "a", "--priority", "3"]
+    done = CliRunner().invoke(app, ["submit", "--json", *words, "--restartable", "--", *command])
+    assert done.exit_code == 0, done.output
+    own = ["id", "origin", "submitted", "position", "started", "ended", "pid"]
+    own += ["placement", "expected", "latest"]
+    numbers = [by_rest["id"], by_python.id, json.loads(done.stdout)["id"]]
+    jobs = [rest.ended(number) for number in numbers]
+    told = [{name: job[name] for name in job if name not in own} for job in jobs]
+    assert told[0] == told[1] == told[2]
+    assert told[0]["request"]["memory"] == 2 * 2**30

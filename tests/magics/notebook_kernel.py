@@ -17,7 +17,7 @@ from nbclient import NotebookClient
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
-from transparency import wait_for_spare
+from transparency import no_ports, wait_for_spare
 
 
 class Ran:
@@ -104,7 +104,7 @@ def notebook(folder: Path) -> Iterator[Notebook]:
     )
     # ipykernel does not watch the descriptors of a process that it takes for a test
     env = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
-    with client.setup_kernel(env=env):
+    with no_ports(client), client.setup_kernel(env=env):
         made = Notebook(client)
         made.ok("%reload_ext gpuqueue")
         if os.environ.get("GPUQUEUE_TESTS_SPARE"):

@@ -1,0 +1,1 @@
+"""What a job ran and what it left: the version of its code, its checkpoints."""
