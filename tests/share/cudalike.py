@@ -16,8 +16,6 @@ MIB = 1 << 20
 GIB = 1 << 30
 OOM = 2
 
-_BASES = {"cuMemAlloc_v2": "cuMemAlloc", "cuGraphInstantiate_v2": "cuGraphInstantiate"}
-
 
 class Cuda:
     """The driver. RESOLVER: dlsym, dlvsym, or proc1 and proc2 (cuGetProcAddress, either form);
@@ -61,16 +59,8 @@ class Cuda:
 
     def __call__(self, name: str, *values: object) -> int:
         function = ctypes.cast(self.find(name), c_void_p).value
-        kinds = [
-            c_void_p if isinstance(value, (ctypes.c_void_p, type(None), bytes)) else None
-            for value in values
-        ]
-        prepared = [
-            c_uint64(value) if isinstance(value, int) and not isinstance(value, bool) else value
-            for value in values
-        ]
-        del kinds
-        return ctypes.CFUNCTYPE(c_int)(function)(*prepared)
+        words = [c_uint64(value) if isinstance(value, int) else value for value in values]
+        return ctypes.CFUNCTYPE(c_int)(function)(*words)
 
 
 cu = Cuda()

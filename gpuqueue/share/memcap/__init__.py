@@ -23,7 +23,7 @@ from pathlib import Path
 
 from gpuqueue.errors import MemoryCapError
 from gpuqueue.share.memcap import ledger as _ledger
-from gpuqueue.share.memcap.build import build
+from gpuqueue.share.memcap.building import build
 from gpuqueue.share.memcap.ledger import LARGEST, UNIT, Holder, Usage, create
 
 __all__ = [

@@ -17,15 +17,22 @@ static int begin(struct gq_state *state, uint64_t units, uint32_t *context) {
     return gpu;
 }
 
-/* Note it, or take it back. `actual` is what it has turned out to take, in units. */
+/* Note it, or take it back. `actual` is what it has turned out to take, in units; where that is more
+ * and does not fit, `undo` is the driver's function that frees it. */
 static CUresult end(struct gq_state *state, CUresult result, int gpu, uint64_t units,
-                    uint64_t actual, uint32_t context, enum gq_kind kind, uint64_t address) {
+                    uint64_t actual, uint32_t context, enum gq_kind kind, uint64_t address, int undo) {
     if (gpu < 0) return result;
+    if (result == CUDA_SUCCESS && __builtin_expect(actual != units, 0)) {
+        if (actual < units) gq_adjust(state, gpu, (int64_t)(actual - units));
+        if (actual > units && !gq_charge(state, gpu, actual - units)) {
+            GQ_CALL(undo, (uint64_t), address);
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+        }
+    }
     if (result != CUDA_SUCCESS) {
         gq_adjust(state, gpu, -(int64_t)units);
         return result;
     }
-    if (__builtin_expect(actual != units, 0)) gq_adjust(state, gpu, (int64_t)(actual - units));
     /* without memory for the note the charge stays until the process ends */
     gq_table_put(&state->table, gq_make(kind, address, actual, gpu, context));
     return result;
@@ -53,7 +60,8 @@ GQ_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     int gpu = begin(state, units, &context);
     if (gpu == -2) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = GQ_CALL(GQ_cuMemAlloc_cuMemAlloc_v2_at, (CUdeviceptr *, size_t), pointer, bytes);
-    return end(state, result, gpu, units, units, context, GQ_POINTER, result ? 0 : *pointer);
+    return end(state, result, gpu, units, units, context, GQ_POINTER, result ? 0 : *pointer,
+               GQ_cuMemFree_cuMemFree_v2_at);
 }
 
 GQ_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
@@ -64,7 +72,8 @@ GQ_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigne
     if (gpu == -2) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = GQ_CALL(GQ_cuMemAllocManaged_cuMemAllocManaged_at,
                               (CUdeviceptr *, size_t, unsigned), pointer, bytes, flags);
-    return end(state, result, gpu, units, units, context, GQ_POINTER, result ? 0 : *pointer);
+    return end(state, result, gpu, units, units, context, GQ_POINTER, result ? 0 : *pointer,
+               GQ_cuMemFree_cuMemFree_v2_at);
 }
 
 static uint64_t product(uint64_t a, uint64_t b) {
@@ -85,7 +94,8 @@ GQ_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_
                               (CUdeviceptr *, size_t *, size_t, size_t, unsigned), pointer, pitch,
                               width, height, element);
     if (result == CUDA_SUCCESS) actual = gq_units(product(*pitch, height));
-    return end(state, result, gpu, units, actual, context, GQ_POINTER, result ? 0 : *pointer);
+    return end(state, result, gpu, units, actual, context, GQ_POINTER, result ? 0 : *pointer,
+               GQ_cuMemFree_cuMemFree_v2_at);
 }
 
 /* Take out what was noted of a pointer, from whichever call it came. */
@@ -169,7 +179,8 @@ static CUresult create_array(int place, CUarray *array, const void *descriptor, 
     CUresult result = GQ_CALL(place, (CUarray *, const void *), array, descriptor);
     if (result == CUDA_SUCCESS && gpu >= 0)
         actual = array_units(GQ_cuArrayGetMemoryRequirements, *array, units);
-    return end(state, result, gpu, units, actual, context, GQ_ARRAY, result ? 0 : (uint64_t)*array);
+    return end(state, result, gpu, units, actual, context, GQ_ARRAY, result ? 0 : (uint64_t)*array,
+               GQ_cuArrayDestroy_cuArrayDestroy_at);
 }
 
 GQ_EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUarray_descriptor *wanted) {
@@ -209,7 +220,8 @@ GQ_EXPORT CUresult cuMipmappedArrayCreate(CUmipmap *array, const CUarray3d_descr
                               (CUmipmap *, const CUarray3d_descriptor *, unsigned), array, wanted, levels);
     if (result == CUDA_SUCCESS && gpu >= 0)
         actual = array_units(GQ_cuMipmappedArrayGetMemoryRequirements, *array, units);
-    return end(state, result, gpu, units, actual, context, GQ_MIPMAP, result ? 0 : (uint64_t)*array);
+    return end(state, result, gpu, units, actual, context, GQ_MIPMAP, result ? 0 : (uint64_t)*array,
+               GQ_cuMipmappedArrayDestroy_cuMipmappedArrayDestroy_at);
 }
 
 static CUresult destroy_array(int place, enum gq_kind kind, void *array) {

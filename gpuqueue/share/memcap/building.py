@@ -61,7 +61,8 @@ def compiler() -> list[str]:
     machine = platform.machine()
     if not sys.platform.startswith("linux") or machine not in _MACHINES:
         raise NoCompiler(
-            f"The memory cap is for Linux on x86-64 and aarch64, not for {sys.platform} on {machine}."
+            "The memory cap is for Linux on x86-64 and aarch64, "
+            f"not for {sys.platform} on {machine}."
         )
     asked = shlex.split(os.environ.get("CC", ""))
     for words in (asked, ["cc"], ["gcc"], ["clang"]):
@@ -135,6 +136,10 @@ def _own(folder: Path) -> bool:
     return folder.is_dir() and info.st_uid == os.geteuid() and not info.st_mode & 0o022
 
 
+def _spare() -> Path:
+    return Path(f"/var/tmp/gpuqueue-{os.geteuid()}-memcap")  # noqa: S108 - made 0700, checked
+
+
 def build(folder: Path) -> Path:
     """The library, built if it is not yet there.
 
@@ -151,7 +156,7 @@ def build(folder: Path) -> Path:
     MemoryCapError
         The compiler has failed, or no folder will do.
     """
-    spare = Path(f"/var/tmp/gpuqueue-{os.geteuid()}-memcap")  # noqa: S108 - made 0700, checked
+    spare = _spare()
     for place in (folder, spare):
         if not any(mark in str(place) for mark in _UNSUITED) and _own(place):
             library = place / f"libgpuqueue-memcap-{_mark()}.so"
@@ -159,6 +164,7 @@ def build(folder: Path) -> Path:
                 build_into(library)
             return library
     raise MemoryCapError(
-        f"{folder}: the dynamic linker cannot load a library from a path with spaces or colons, and "
-        f"{spare} is not a folder of this user alone. Remove it, or set GPUQUEUE_HOME to another path."
+        f"{folder}: the dynamic linker cannot load a library from a path with spaces or colons, "
+        f"and {spare} is not a folder of this user alone. Remove it, or set GPUQUEUE_HOME to "
+        "another path."
     )
