@@ -23,10 +23,10 @@ NOT_COUNTED = {
     r"Ipc(Open|Close|Get)|ImportPointer|ImportFromShareable|ExternalMemory|ExternalSem": (
         "paid for by who exported it"
     ),
-    r"^cuMemAddress|cuMemGetAllocation|cuMemGetAccess|cuMemSetAccess|cuMemExport|cuMemGetAddress"
-    r"|cuMemGetHandle|MemoryRequirements|LogsDump|cuDevice\w*MemPool|cuMemPool(Export|Get|Set)|cuMemGet\w*Pool|cuMemSetMemPool|Granularity": (
+    r"^cuMem(Address|Export|GetA|SetA|GetHandle)|MemoryRequirements|LogsDump|cuDevice\w*MemPool": (
         "takes no memory"
     ),
+    r"^cuMemPool(Export|Get|Set)|cuMem[GS]et\w*Pool|Granularity": ("takes no memory"),
     r"^cuGraph\w*Mem(Alloc|Free)Node|^cuGraphAdd|^cuGraphExecMem": "nodes, charged at the launch",
     r"^cuMem(cpy|set|Advise|Prefetch|Range|Discard)|PrefetchBatch|cuMemBatch": "moves, not takes",
     r"^cuMulticast|cuMemMapArrayAsync": "binds memory of cuMemCreate",

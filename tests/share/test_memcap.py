@@ -223,7 +223,7 @@ say(info()[0])
     )
     assert process == ["0"]
     two = memcap.read(job.folder, (ONE, TWO))[1]
-    assert (two.gpu, two.peak, two.refusals) == (TWO, 8 * MIB, 2)
+    assert (two.gpu, two.peak, two.refusals) == (TWO, 8 * MIB, 1)
 
 
 def test_a_free_goes_to_the_device_that_paid(job: Job):
