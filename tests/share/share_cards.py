@@ -91,7 +91,8 @@ class Job:
 
     @property
     def used(self) -> int:
-        return self.usage.used
+        """Bytes counted on the first card, those of processes that are gone too."""
+        return self.usage.used + self.usage.dead
 
     @property
     def on_card(self) -> tuple[int, int]:

@@ -54,7 +54,9 @@ def test_a_killed_process_holds_nothing(job: Job):
     first.kill()
     first.wait()
     (gone,) = memcap.holders(job.folder, (ONE, TWO))
-    assert (gone.pid, gone.process, gone.held[ONE]) == (first.pid, None, 40 * MIB)
+    assert (gone.pid, gone.process, gone.gone) == (first.pid, None, True)
+    assert gone.held[ONE] == 40 * MIB
+    assert (job.usage.used, job.usage.dead) == (0, 40 * MIB)
     # until somebody needs the room
     assert job.run("use(); say(alloc(30 * MIB) > 0, alloc(34 * MIB) > 0, alloc(512))") == [
         "True True -2"

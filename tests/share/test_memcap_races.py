@@ -93,7 +93,8 @@ def test_what_processes_hold_adds_up_whenever_they_are_killed(tmp_path: Path, ra
             process.wait()
         until(lambda pid=group[0].pid: stands(pid))
         stopped = {h.pid: h.held for h in ledgers.holders(path, (ONE,))}
-        used = ledgers.read(path)[0].used
+        usage = ledgers.read(path)[0]
+        used = usage.used + usage.dead
         assert sum(held[ONE] for held in stopped.values()) == used <= 16 * MIB
         assert all(held[ONE] >= 0 for held in stopped.values())
         group[0].kill()
@@ -154,6 +155,7 @@ def test_more_processes_than_there_are_slots(tmp_path: Path, race: Path):
     path.write_bytes(data)
     done = subprocess.run([race, "churn", path, "100"], capture_output=True, text=True)
     assert done.returncode == 2
+    assert not any(h.gone or h.process for h in ledgers.holders(path))
 
 
 def namespace() -> int:

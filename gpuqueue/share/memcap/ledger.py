@@ -12,7 +12,7 @@ import mmap
 import os
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,14 +45,17 @@ _TRIES = 10_000
 class Usage:
     """What a job holds of one GPU, in bytes.
 
-    ``limit`` is None where it is only counted. ``peak`` is the most that was held at any moment
-    since the job's start, ``refusals`` how often an allocation was refused and ``last_refused``
-    how large the last of those was.
+    ``limit`` is None where it is only counted. ``used`` is what its living processes hold;
+    ``dead`` is what those that are gone held, which is taken back when somebody in the job runs
+    out of room. ``peak`` is the most that was counted at any moment since the job's start,
+    ``refusals`` how often an allocation was refused and ``last_refused`` how large the last of
+    those was.
     """
 
     gpu: str
     limit: int | None
     used: int
+    dead: int
     peak: int
     refusals: int
     last_refused: int
@@ -67,12 +70,13 @@ class Usage:
 class Holder:
     """One process of a job and the bytes that it holds, by GPU.
 
-    ``process`` is None where that process is gone: what it held is taken back when somebody in
-    the job runs out of room, and counts until then.
+    ``process`` is None where it is ``gone``, and where it cannot be seen from here because it has
+    another pid namespace; then its ``pid`` is of that one.
     """
 
     pid: int
     process: ProcessId | None
+    gone: bool
     held: Mapping[str, int]
 
 
@@ -231,35 +235,57 @@ def read(path: Path, gpus: tuple[str, ...] = ()) -> tuple[Usage, ...]:
         There is no ledger.
     """
     with _open(path) as mapped:
-        found = []
-        for index, name in enumerate(_names(mapped, gpus)):
-            base = _HEADER + index * _GPU
-            limit = mapped.word(base + _LIMIT)
-            found.append(
-                Usage(
-                    gpu=name,
-                    limit=None if limit == _NO_LIMIT else limit,
-                    used=mapped.used(index) * UNIT,
-                    peak=mapped.word(base + _PEAK) * UNIT,
-                    refusals=mapped.word(base + _REFUSALS),
-                    last_refused=mapped.word(base + _LAST) * UNIT,
-                )
-            )
-        return tuple(found)
+        names = _names(mapped, gpus)
+        gone = [holder for holder in _holders(mapped, names) if holder.gone]
+        return tuple(_usage(mapped, index, name, gone) for index, name in enumerate(names))
 
 
-def _process(owner: int) -> ProcessId | None:
-    """The living process of an owner word: pid, 26 bits of its start time, 16 of its namespace."""
+def _usage(mapped: _Mapped, index: int, name: str, gone: Sequence[Holder]) -> Usage:
+    base = _HEADER + index * _GPU
+    limit = mapped.word(base + _LIMIT)
+    counted = mapped.used(index) * UNIT
+    dead = min(counted, sum(holder.held[name] for holder in gone))
+    return Usage(
+        gpu=name,
+        limit=None if limit == _NO_LIMIT else limit,
+        used=counted - dead,
+        dead=dead,
+        peak=mapped.word(base + _PEAK) * UNIT,
+        refusals=mapped.word(base + _REFUSALS),
+        last_refused=mapped.word(base + _LAST) * UNIT,
+    )
+
+
+def _holder(owner: int, held: Mapping[str, int]) -> Holder:
+    """Who an owner word names: pid, 26 bits of its start time, 16 of its pid namespace."""
     pid = owner >> 42
+    if owner % (1 << 16) != _namespace():
+        return Holder(pid, None, gone=False, held=held)
     found = identify(pid)
-    if found is None or found.start % (1 << 26) != (owner >> 16) % (1 << 26):
-        return None
-    process = ProcessId(pid, found.start, boot_id())
-    return process if alive(process) else None
+    if found is not None and found.start % (1 << 26) == (owner >> 16) % (1 << 26):
+        process = ProcessId(pid, found.start, boot_id())
+        if alive(process):
+            return Holder(pid, process, gone=False, held=held)
+    return Holder(pid, None, gone=True, held=held)
+
+
+def _namespace() -> int:
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino % (1 << 16)
+    except OSError:
+        return 0
+
+
+def _holders(mapped: _Mapped, names: Sequence[str]) -> Iterator[Holder]:
+    for slot in range(_SLOTS):
+        owner = mapped.word(64 + 8 * slot)
+        if owner:
+            held = {name: mapped.charge(i, slot) * UNIT for i, name in enumerate(names)}
+            yield _holder(owner, held)
 
 
 def holders(path: Path, gpus: tuple[str, ...] = ()) -> tuple[Holder, ...]:
-    """Which processes of a job hold how much. Those of another pid namespace show as gone.
+    """Which processes of a job hold how much.
 
     Raises
     ------
@@ -267,14 +293,7 @@ def holders(path: Path, gpus: tuple[str, ...] = ()) -> tuple[Holder, ...]:
         There is no ledger.
     """
     with _open(path) as mapped:
-        names = _names(mapped, gpus)
-        found = []
-        for slot in range(_SLOTS):
-            owner = mapped.word(64 + 8 * slot)
-            if owner:
-                held = {name: mapped.charge(i, slot) * UNIT for i, name in enumerate(names)}
-                found.append(Holder(owner >> 42, _process(owner), held))
-        return tuple(found)
+        return tuple(_holders(mapped, _names(mapped, gpus)))
 
 
 def resize(path: Path, caps: Mapping[str, int | None]) -> tuple[Usage, ...]:

@@ -198,6 +198,7 @@ int gq_charge(struct gq_state *state, int gpu, uint64_t units) {
 }
 
 void gq_adjust(struct gq_state *state, int gpu, int64_t units) {
+    if (units == 0 || gpu < 0) return;
     int slot = slot_of(state);
     if (slot >= 0) gq_ledger_adjust(gq_ledger, (unsigned)gpu, (unsigned)slot, units);
 }
