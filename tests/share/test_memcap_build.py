@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -184,6 +185,26 @@ def test_mig_instances_have_names_of_their_own(tmp_path: Path):
     memcap.create(tmp_path / "memcap", {name: MIB})
     assert [u.gpu for u in memcap.read(tmp_path, (name,))] == [name]
     assert [u.gpu for u in memcap.read(tmp_path)] == [ONE]
+
+
+def test_bench_ends_with_one_json_object():
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "bench/memcap.py", "--quick"],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert [(row["threads"], row["live"]) for row in figures["rows"]] == [
+        (1, 10),
+        (1, 100_000),
+        (8, 10),
+        (8, 100_000),
+    ]
+    assert figures["added_ns"] == max(row["added_ns"] for row in figures["rows"])
 
 
 def test_the_layout_is_that_of_the_header():
