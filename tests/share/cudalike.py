@@ -39,11 +39,12 @@ class Cuda:
         return self._found[name]
 
     def _symbol(self, name: str):
-        if self._how == "dlvsym":
+        if self._how != "dlsym":
             libc = ctypes.CDLL(None)
-            libc.dlsym.restype = c_void_p
-            # a library without versions has every symbol under any
-            address = libc.dlsym(c_void_p(self._library._handle), name.encode())
+            find = libc[self._how]  # itself found by dlsym
+            find.restype = c_void_p
+            words = [name.encode(), b"FAKE"][: 2 if self._how == "dlvsym" else 1]
+            address = find(c_void_p(self._library._handle), *words)
             assert address
             return ctypes.CFUNCTYPE(c_int)(address)
         return getattr(self._library, name)

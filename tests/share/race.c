@@ -72,7 +72,7 @@ static void *churn(void *number) {
         uint32_t units = (unsigned)rand_r(&seed) % 4096 + 1;
         if (!gq_ledger_charge(ledger, 0, slot, units)) continue;
         mine[at] = ((uint64_t)(uintptr_t)number << 32 | (uint64_t)(round + 1)) << 9;
-        if (!gq_table_put(&table, gq_make(GQ_POINTER, mine[at], units, 0, 0))) abort();
+        if (!gq_table_put(&table, gq_make(GQ_POINTER, mine[at], units, 0, 0), &entry)) abort();
         if (round % 97 == 0) gq_ledger_sweep(ledger);
         if (gq_ledger_holds(ledger, 0, (unsigned)slot) > ledger->gpu[0].limit >> GQ_UNIT_SHIFT) abort();
     }

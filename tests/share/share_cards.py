@@ -125,11 +125,13 @@ def hear(process: subprocess.Popen[str]) -> str:
 def drivers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a libcuda.so.1 and a libnvidia-ml.so.1."""
     folder = tmp_path_factory.mktemp("drivers")
+    (folder / "versions").write_text("FAKE { global: *; };\n")  # for dlvsym
+    versions = f"--version-script={folder / 'versions'}"
     for name, source in (
         ("libcuda.so.1", "fake_cuda.c"),
         ("libnvidia-ml.so.1", "fake_nvml.c"),
     ):
-        flags = ("-shared", "-fPIC", "-Wl,-Bsymbolic", f"-Wl,-soname,{name}")
+        flags = ("-shared", "-fPIC", "-Wl,-Bsymbolic", f"-Wl,-soname,{name}", f"-Wl,{versions}")
         compile_c(folder / name, *flags, HERE / source)
     return folder
 

@@ -24,7 +24,7 @@ __all__ = ["drivers", "job", "library"]
 
 WAYS = {
     "dlsym": {"RESOLVER": "dlsym"},
-    "dlsym by itself": {"RESOLVER": "dlvsym"},
+    "dlvsym": {"RESOLVER": "dlvsym"},
     "cuGetProcAddress": {"RESOLVER": "proc1"},
     "cuGetProcAddress_v2": {"RESOLVER": "proc2"},
     "other addresses": {"RESOLVER": "proc2", "FAKE_CUDA_DISTINCT": "1"},
@@ -256,6 +256,27 @@ say(info()[0] // MIB)
         FAKE_CUDA_FAIL=str(6 * MIB),
     )
     assert lines == ["64", "64"]
+
+
+def test_an_address_that_comes_again_was_freed(job: Job):
+    """However that was: the charge of what was there goes."""
+    job.run(
+        """
+use()
+pointer = alloc(20 * MIB)
+assert cu._library.fakeFree(c_uint64(pointer)) == 0
+assert alloc(30 * MIB) == pointer
+assert info()[0] == 34 * MIB
+for _ in range(100):
+    made = c_uint64()
+    assert cu("cuMemAllocAsync", byref(made), 30 * MIB, None) == 0
+    assert cu._library.fakeFree(made) == 0
+pool = c_void_p()
+cu("cuDeviceGetMemPool", byref(pool), 0)
+assert cu("cuMemPoolTrimTo", pool, 0) == 0
+assert info()[0] == 34 * MIB
+"""
+    )
 
 
 def test_the_card_itself_may_be_full(job: Job):

@@ -68,6 +68,10 @@ int gq_try_charge(struct gq_state *state, int gpu, uint64_t units);
 void gq_refuse(struct gq_state *state, int gpu, uint64_t units);
 void gq_adjust(struct gq_state *state, int gpu, int64_t units);
 
+/* Note what was charged under its pointer or handle. Without memory for the note, the charge stays
+ * until the process ends. */
+void gq_note(struct gq_state *state, struct gq_entry entry);
+
 /* Room below the cap and the cap itself in bytes; 0 where the GPU is not capped. */
 int gq_room(int gpu, uint64_t *room, uint64_t *limit);
 

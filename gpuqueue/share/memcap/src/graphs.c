@@ -44,7 +44,7 @@ static CUresult instantiated(CUresult result, CUexec *exec, CUgraph graph) {
     look_through(graph, 8, &largest, &device);
     int gpu = largest ? gq_gpu_of_device(state, device) : -1;
     if (gpu < 0) return result;
-    gq_table_put(&state->table, gq_make(GQ_EXEC, (uint64_t)*exec, largest, gpu, (uint32_t)device));
+    gq_note(state, gq_make(GQ_EXEC, (uint64_t)*exec, largest, gpu, (uint32_t)device));
     __atomic_store_n(&state->graphs, 1, __ATOMIC_RELAXED);
     return result;
 }
@@ -147,7 +147,7 @@ GQ_EXPORT CUresult cuGraphExecDestroy(CUexec exec) {
     int found = state != NULL && __atomic_load_n(&state->graphs, __ATOMIC_RELAXED) &&
                 gq_table_take(&state->table, gq_key(GQ_EXEC, (uint64_t)exec), &entry);
     CUresult result = GQ_CALL(GQ_cuGraphExecDestroy_cuGraphExecDestroy_at, (CUexec), exec);
-    if (found && result != CUDA_SUCCESS) gq_table_put(&state->table, entry);
+    if (found && result != CUDA_SUCCESS) gq_note(state, entry);
     return result;
 }
 

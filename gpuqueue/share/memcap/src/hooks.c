@@ -33,14 +33,13 @@ static CUresult end(struct gq_state *state, CUresult result, int gpu, uint64_t u
         gq_adjust(state, gpu, -(int64_t)units);
         return result;
     }
-    /* without memory for the note the charge stays until the process ends */
-    gq_table_put(&state->table, gq_make(kind, address, actual, gpu, context));
+    gq_note(state, gq_make(kind, address, actual, gpu, context));
     return result;
 }
 
 static CUresult give_back(struct gq_state *state, CUresult result, const struct gq_entry *entry) {
     if (result != CUDA_SUCCESS) {
-        gq_table_put(&state->table, *entry);
+        gq_note(state, *entry);
         return result;
     }
     if (gq_kind_of(entry) == GQ_ASYNC) {

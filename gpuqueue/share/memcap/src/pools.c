@@ -96,7 +96,7 @@ static int finish(struct gq_state *state, int gpu, int place, uint64_t units, ui
     int64_t more = settle(state, pool) - (int64_t)ahead;
     gq_adjust(state, gpu, more);
     gq_unlock(&state->pool_lock);
-    gq_table_put(&state->table, gq_make(GQ_ASYNC, pointer, units, gpu, (uint32_t)place));
+    gq_note(state, gq_make(GQ_ASYNC, pointer, units, gpu, (uint32_t)place));
     return more <= 0 || !over(gpu);
 }
 
@@ -145,7 +145,7 @@ static CUresult without_pool(struct gq_state *state, int gpu, const struct reque
         gq_adjust(state, gpu, -(int64_t)units);
         return result;
     }
-    gq_table_put(&state->table, gq_make(GQ_POINTER, *wanted->pointer, units, gpu, 0));
+    gq_note(state, gq_make(GQ_POINTER, *wanted->pointer, units, gpu, 0));
     return result;
 }
 

@@ -203,6 +203,15 @@ void gq_adjust(struct gq_state *state, int gpu, int64_t units) {
     if (slot >= 0) gq_ledger_adjust(gq_ledger, (unsigned)gpu, (unsigned)slot, units);
 }
 
+void gq_note(struct gq_state *state, struct gq_entry entry) {
+    struct gq_entry was;
+    /* the driver gives an address out again, so what was there has been freed in a way that is not
+     * known here */
+    if (gq_table_put(&state->table, entry, &was) != 2) return;
+    if (gq_kind_of(&was) <= GQ_HANDLE) gq_adjust(state, gq_gpu_of(&was), -gq_units_of(&was));
+    if (gq_kind_of(&was) == GQ_ASYNC) gq_pool_freed(state, &was);
+}
+
 int gq_room(int gpu, uint64_t *room, uint64_t *limit) {
     const struct gq_gpu *entry = &gq_ledger->gpu[gpu];
     *limit = __atomic_load_n(&entry->limit, __ATOMIC_RELAXED);

@@ -63,15 +63,20 @@ static int renew(struct gq_shard *shard) {
     return 1;
 }
 
-int gq_table_put(struct gq_table *table, struct gq_entry entry) {
+int gq_table_put(struct gq_table *table, struct gq_entry entry, struct gq_entry *was) {
     uint64_t hashed = hash(entry.key);
     struct gq_shard *shard = shard_of(table, hashed);
     gq_lock(&shard->lock);
     int room = (shard->filled + 1) * 2 <= shard->capacity || renew(shard);
     if (room) {
         struct gq_entry *place = &shard->entries[find(shard, entry.key, hashed)];
+        int live = place->key != 0 && place->value != TAKEN;
+        if (live) {
+            *was = *place;
+            room = 2;
+        }
         shard->filled += place->key == 0;
-        shard->live += place->key == 0 || place->value == TAKEN;
+        shard->live += !live;
         *place = entry;
     }
     gq_unlock(&shard->lock);

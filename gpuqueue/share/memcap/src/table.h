@@ -55,8 +55,9 @@ struct gq_table {
     struct gq_shard shards[GQ_SHARDS];
 };
 
-/* Returns 0 where the system gives no memory for it. */
-int gq_table_put(struct gq_table *table, struct gq_entry entry);
+/* Returns 0 where the system gives no memory for it, and 2 where the key was there already: `was`
+ * is then what it had, which is gone without our having seen it. */
+int gq_table_put(struct gq_table *table, struct gq_entry entry, struct gq_entry *was);
 
 /* Take an entry out. Returns 0 where there is none. */
 int gq_table_take(struct gq_table *table, uint64_t key, struct gq_entry *found);

@@ -31,7 +31,7 @@ GQ_EXPORT CUresult cuMemCreate(CUhandle *handle, size_t bytes, const CUalloc_hea
         gq_adjust(state, gpu, -(int64_t)units);
         return result;
     }
-    gq_table_put(&state->table, gq_make(GQ_HANDLE, *handle, units, gpu, 1));
+    gq_note(state, gq_make(GQ_HANDLE, *handle, units, gpu, 1));
     return result;
 }
 
@@ -48,7 +48,7 @@ GQ_EXPORT CUresult cuMemRelease(CUhandle handle) {
     } else if (left > 0) {
         gq_table_refer(&state->table, key, 1, &entry);
     } else {
-        gq_table_put(&state->table, gq_make(GQ_HANDLE, handle, (uint64_t)gq_units_of(&entry),
+        gq_note(state, gq_make(GQ_HANDLE, handle, (uint64_t)gq_units_of(&entry),
                                             gq_gpu_of(&entry), 1));
     }
     return result;
@@ -64,9 +64,9 @@ GQ_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CU
     if (result == CUDA_SUCCESS && state != NULL &&
         gq_table_refer(&state->table, gq_key(GQ_HANDLE, handle), 1, &entry) > 0) {
         struct gq_entry mapped = {gq_key(GQ_MAPPED, address), handle};
-        gq_table_put(&state->table, mapped);
+        gq_note(state, mapped);
         /* no longer than what its handle has, so that it fits */
-        gq_table_put(&state->table, gq_make(GQ_MAPPING, address, bytes >> GQ_UNIT_SHIFT, 0, 0));
+        gq_note(state, gq_make(GQ_MAPPING, address, bytes >> GQ_UNIT_SHIFT, 0, 0));
     }
     return result;
 }
