@@ -109,7 +109,7 @@ int cuDeviceGetUuid(char *uuid, int device) {
     uuid[15] = (char)(device + 1);
     return 0;
 }
-int cuDeviceGetUuid_v2(char *uuid, int device) { return cuDeviceGetUuid(uuid, device); }
+/* cuDeviceGetUuid_v2 is missing, as in drivers before CUDA 11.4 */
 int cuDeviceTotalMem_v2(size_t *bytes, int device) { (void)device; *bytes = total; return 0; }
 
 /* ---- contexts ---- */
@@ -596,7 +596,7 @@ static const struct { const char *base, *name; int since; } versions[] = {
 };
 
 #define FUNCTIONS(X) \
-    X(cuInit) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetUuid) X(cuDeviceGetUuid_v2) \
+    X(cuInit) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetUuid) \
     X(cuDeviceTotalMem_v2) X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuCtxPushCurrent_v2) \
     X(cuCtxPopCurrent_v2) X(cuCtxSetCurrent) X(cuCtxCreate_v2) X(cuCtxDestroy_v2) \
     X(cuCtxDestroy) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease_v2) \

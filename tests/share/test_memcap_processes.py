@@ -212,6 +212,7 @@ int main(void) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *context;
     int status;
     find_type find = (find_type)dlsym(library, "cuGetProcAddress_v2");
+    if (dlerror() != NULL) return 9; /* what the cap has looked up meanwhile is not the caller's */
     void *again, *init, *retain, *current, *allocate, *release;
     if (find("cuGetProcAddress", &again, 12040, 0, &status)) return 10;
     find = (find_type)again;

@@ -142,11 +142,12 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream);
 /* Functions that are only called. */
 #define GQ_CALLED(X)                                                        \
     X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuCtxPushCurrent_v2) X(cuCtxPopCurrent_v2) \
-    X(cuDeviceGetUuid) X(cuDeviceGetUuid_v2) X(cuDevicePrimaryCtxGetState)  \
+    X(cuDeviceGetUuid) X(cuDevicePrimaryCtxGetState)  \
     X(cuStreamGetCtx) X(cuStreamIsCapturing) X(cuDeviceGetMemPool)          \
     X(cuMemPoolGetAttribute) X(cuDeviceGetGraphMemAttribute) X(cuGraphGetNodes) \
     X(cuGraphNodeGetType) X(cuGraphMemAllocNodeGetParams) X(cuGraphChildGraphNodeGetGraph) \
-    X(cuArrayGetMemoryRequirements) X(cuMipmappedArrayGetMemoryRequirements)
+    X(cuArrayGetMemoryRequirements) X(cuMipmappedArrayGetMemoryRequirements) \
+    X(cuDeviceGetUuid_v2)
 
 enum {
 #define X(base, name, since, ptsz) GQ_##base##_##name##_at,

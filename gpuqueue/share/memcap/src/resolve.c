@@ -77,13 +77,13 @@ int gq_cuda_found;
 /* Twice at once does no harm: both find the same. */
 void gq_find_cuda(void) {
     void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    if (library == NULL) return;
     dlsym_type look_up = (dlsym_type)gq_real_dlsym();
-    for (int at = 0; at < GQ_FUNCTION_COUNT; at++) {
+    for (int at = 0; at < GQ_FUNCTION_COUNT && library != NULL; at++) {
         const char *name = at < GQ_HOOK_COUNT ? hooks[at].name : called[at - GQ_HOOK_COUNT];
         __atomic_store_n(&gq_real_cuda[at], look_up(library, name), __ATOMIC_RELAXED);
     }
-    __atomic_store_n(&gq_cuda_found, 1, __ATOMIC_RELEASE);
+    if (library != NULL) __atomic_store_n(&gq_cuda_found, 1, __ATOMIC_RELEASE);
+    dlerror(); /* the program whose look-up this is may ask, and that one has succeeded */
 }
 
 void *gq_real_nvml(int function) {
@@ -91,13 +91,13 @@ void *gq_real_nvml(int function) {
     static int found;
     if (!__atomic_load_n(&found, __ATOMIC_ACQUIRE)) {
         void *library = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD);
-        if (library == NULL) return NULL;
         dlsym_type look_up = (dlsym_type)gq_real_dlsym();
         static const char *const names[] = {"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2",
                                             "nvmlDeviceGetUUID"};
-        for (int at = 0; at < GQ_NVML_COUNT; at++)
+        for (int at = 0; at < GQ_NVML_COUNT && library != NULL; at++)
             __atomic_store_n(&real[at], look_up(library, names[at]), __ATOMIC_RELAXED);
-        __atomic_store_n(&found, 1, __ATOMIC_RELEASE);
+        if (library != NULL) __atomic_store_n(&found, 1, __ATOMIC_RELEASE);
+        dlerror();
     }
     return __atomic_load_n(&real[function], __ATOMIC_RELAXED);
 }
