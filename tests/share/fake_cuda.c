@@ -455,6 +455,7 @@ int cuCtxSynchronize(void) {
     for (int at = 0; at < DEVICES; at++) shrink(&pools[at], pools[at].threshold);
     return 0;
 }
+int cuCtxSynchronize_v2(struct context *context) { (void)context; return cuCtxSynchronize(); }
 int cuStreamSynchronize(struct stream *stream) { (void)stream; return cuCtxSynchronize(); }
 int cuStreamSynchronize_ptsz(struct stream *stream) { (void)stream; return cuCtxSynchronize(); }
 int cuEventSynchronize(void *event) { (void)event; return cuCtxSynchronize(); }
@@ -592,7 +593,7 @@ static const struct { const char *base, *name; int since; } versions[] = {
     {"cuGraphInstantiate", "cuGraphInstantiate_v2", 11000},
     {"cuStreamBeginCapture", "cuStreamBeginCapture_v2", 10010},
     {"cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2", 11000},
-    {"cuGetProcAddress", "cuGetProcAddress_v2", 12000},
+    {"cuGetProcAddress", "cuGetProcAddress_v2", 12000}, {"cuCtxSynchronize", "cuCtxSynchronize_v2", 13000},
 };
 
 #define FUNCTIONS(X) \
@@ -611,7 +612,7 @@ static const struct { const char *base, *name; int since; } versions[] = {
     X(cuStreamEndCapture) X(cuDeviceGetMemPool) X(cuMemPoolCreate) X(cuMemPoolTrimTo) \
     X(cuMemPoolDestroy) X(cuMemPoolSetAttribute) X(cuMemPoolGetAttribute) \
     X(cuMemAllocFromPoolAsync) X(cuMemAllocAsync) X(cuMemFreeAsync) X(cuMemAllocAsync_ptsz) \
-    X(cuMemFreeAsync_ptsz) X(cuMemAllocFromPoolAsync_ptsz) X(cuCtxSynchronize) \
+    X(cuMemFreeAsync_ptsz) X(cuMemAllocFromPoolAsync_ptsz) X(cuCtxSynchronize) X(cuCtxSynchronize_v2) \
     X(cuStreamSynchronize) X(cuStreamSynchronize_ptsz) X(cuEventSynchronize) \
     X(cuGraphCreate) X(cuGraphAddMemAllocNode) X(cuGraphAddChildGraphNode) \
     X(cuGraphGetNodes) X(cuGraphNodeGetType) X(cuGraphChildGraphNodeGetGraph) \

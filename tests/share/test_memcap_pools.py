@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from share_cards import MIB, Job, drivers, job, library, needs_compiler
+from share_cards import MIB, Job, drivers, hear, job, library, needs_compiler, tell
 
 pytestmark = needs_compiler
 __all__ = ["drivers", "job", "library"]
@@ -89,6 +89,37 @@ say(room(), take(MIB))
     )
     assert lines == ["-2 0", "24 -2"]
     assert job.used == 64 * MIB + 8 * MIB  # charged as long as the pool has it
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "cu('cuStreamSynchronize', stream)",
+        "cu('cuEventSynchronize', None)",
+        "cu('cuCtxSynchronize')",
+        "cu('cuCtxSynchronize_v2', None)",
+    ],
+)
+@pytest.mark.parametrize("version", ["dlsym", "proc2"])
+def test_each_way_to_wait_finds_what_pools_have_given_back(job: Job, wait, version):
+    process = job.start(
+        POOL.replace("SUFFIX", "''")
+        + f"""
+cu._version = 13000
+drop(take(30 * MIB))
+say("freed")
+heard()
+assert {wait} == 0
+say("waited")
+heard()
+""",
+        RESOLVER=version,
+    )
+    assert hear(process) == "freed"
+    assert job.used == 30 * MIB
+    tell(process)
+    assert hear(process) == "waited"
+    assert job.used == 0
 
 
 def test_own_pools(job: Job):

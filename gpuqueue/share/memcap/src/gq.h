@@ -114,6 +114,7 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream);
     X(cuStreamSynchronize, cuStreamSynchronize_ptsz, 7000, 1)              \
     X(cuEventSynchronize, cuEventSynchronize, 2000, 2)                     \
     X(cuCtxSynchronize, cuCtxSynchronize, 2000, 2)                         \
+    X(cuCtxSynchronize, cuCtxSynchronize_v2, 13000, 2)                     \
     X(cuGraphAddMemAllocNode, cuGraphAddMemAllocNode, 11040, 2)            \
     X(cuGraphInstantiate, cuGraphInstantiate, 10000, 2)                    \
     X(cuGraphInstantiate, cuGraphInstantiate_v2, 11000, 2)                 \
@@ -142,7 +143,7 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream);
 /* Functions that are only called. */
 #define GQ_CALLED(X)                                                        \
     X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuCtxPushCurrent_v2) X(cuCtxPopCurrent_v2) \
-    X(cuDeviceGetUuid) X(cuDevicePrimaryCtxGetState)  \
+    X(cuDeviceGetUuid) X(cuDevicePrimaryCtxGetState)                        \
     X(cuStreamGetCtx) X(cuStreamIsCapturing) X(cuDeviceGetMemPool)          \
     X(cuMemPoolGetAttribute) X(cuDeviceGetGraphMemAttribute) X(cuGraphGetNodes) \
     X(cuGraphNodeGetType) X(cuGraphMemAllocNodeGetParams) X(cuGraphChildGraphNodeGetGraph) \

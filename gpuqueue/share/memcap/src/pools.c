@@ -271,3 +271,7 @@ GQ_EXPORT CUresult cuEventSynchronize(CUevent event) {
 GQ_EXPORT CUresult cuCtxSynchronize(void) {
     return synchronised(GQ_CALL(GQ_cuCtxSynchronize_cuCtxSynchronize_at, (void)));
 }
+
+GQ_EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
+    return synchronised(GQ_CALL(GQ_cuCtxSynchronize_cuCtxSynchronize_v2_at, (CUcontext), context));
+}
