@@ -13,6 +13,8 @@ __all__ = [
     "JobCancelled",
     "JobFailed",
     "JobLost",
+    "MemoryCapError",
+    "NoCompiler",
     "NoSpace",
     "NotAllowedNow",
     "NotSupportedHere",
@@ -94,6 +96,14 @@ class NoSpace(GpuqueueError, OSError):
 
 class AutostartError(GpuqueueError):
     """No controller is running and none could be started."""
+
+
+class MemoryCapError(GpuqueueError):
+    """A job's device memory cannot be capped, or its count cannot be read."""
+
+
+class NoCompiler(MemoryCapError):
+    """The memory-cap library is not built yet and this machine has nothing to build it with."""
 
 
 class JobFailed(GpuqueueError):

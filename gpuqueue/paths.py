@@ -156,6 +156,7 @@ _OURS = (
     "watch",
     "lead.lock",
     "controller.log",
+    "memcap",
     "starting",
 )
 

@@ -102,6 +102,13 @@ def test_wheel_holds_three_packages(wheel):
     assert not [name for name in names if name.startswith(("tests/", "bench/", "notebooks/"))]
 
 
+def test_wheel_is_for_every_machine_and_has_what_the_memory_cap_is_built_from(wheel):
+    folder = ROOT / "gpuqueue/share/memcap/src"
+    sources = {f"gpuqueue/share/memcap/src/{path.name}" for path in folder.iterdir()}
+    assert sources <= set(wheel.namelist())
+    assert Path(str(wheel.filename)).name.endswith("-py3-none-any.whl")
+
+
 def test_wheel_enables_the_extensions(wheel):
     data = f"jupyter_gpuqueue-{PROJECT['version']}.data/data"
     server = json.loads(wheel.read(f"{data}/etc/jupyter/jupyter_server_config.d/gpuqueue.json"))

@@ -1,0 +1,87 @@
+"""How a share is enforced and proven. Each mechanism has a module or a package of its own.
+
+``mechanism.py`` has the protocol that they follow and the words for what a job gets, ``ladder.py``
+picks what works here. `memory_ladder` and `environment` are what a controller needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpuqueue.model import Placement
+from gpuqueue.share.capping import MemoryCap
+from gpuqueue.share.frameworks import FrameworkSettings
+from gpuqueue.share.ladder import Ladder, Outcome
+from gpuqueue.share.mechanism import Bound, Effect, Mechanism, Probe, Standing, bound_of
+from gpuqueue.share.memcap import LEDGER
+
+__all__ = [
+    "Bound",
+    "Effect",
+    "FrameworkSettings",
+    "Ladder",
+    "Mechanism",
+    "MemoryCap",
+    "Outcome",
+    "Probe",
+    "Standing",
+    "bound_of",
+    "environment",
+    "memory_ladder",
+]
+
+
+def memory_ladder(folder: Path, gpu: str = "", base: Mapping[str, str] | None = None) -> Ladder:
+    """What can hold jobs to their device memory.
+
+    Parameters
+    ----------
+    folder
+        Where to keep the memory cap's library.
+    gpu
+        UUID of a real GPU to try it on; empty where there is none, which leaves advice.
+    base
+        The environment for that trial; this process's where it is None.
+    """
+    advice = FrameworkSettings()
+    return Ladder([MemoryCap(folder, gpu, base), advice] if gpu else [advice])
+
+
+def environment(
+    placement: Placement,
+    job_dir: Path,
+    *,
+    ladder: Ladder,
+    totals: Mapping[str, int | None],
+    base: Mapping[str, str],
+    versions: Mapping[str, str] | None = None,
+) -> Outcome:
+    """What a job that is placed starts with, over its own environment, and how far that holds it.
+
+    A process that is there before its job, such as a spare kernel, can take on the ledger's
+    variable later, but not ``LD_PRELOAD``: start it with that one. The library looks for its ledger
+    at the first call of CUDA.
+
+    Parameters
+    ----------
+    placement
+        Where the job runs.
+    job_dir
+        Directory of this start of the job.
+    ladder
+        What `memory_ladder` has made, once.
+    totals
+        Bytes of memory of each GPU by its UUID.
+    base
+        The job's environment. A job that was submitted from inside another may bring that one's
+        ledger along; it is let go of here.
+    versions
+        Versions of frameworks in the job's own Python, where known.
+    """
+    bound = bound_of(placement, job_dir, totals=totals, base=base, versions=versions)
+    outcome = ladder.start(bound)
+    if LEDGER in base and LEDGER not in outcome.environment:
+        kept = {LEDGER: "", **outcome.environment}
+        return Outcome(kept, outcome.standing, outcome.by, outcome.missing)
+    return outcome
