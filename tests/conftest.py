@@ -92,8 +92,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     monkeypatch.setenv("GPUQUEUE_HOME", str(root))
     monkeypatch.setenv("GPUQUEUE_FAKE_GPUS", "24G,24G")
     here = ("GPUQUEUE_JOB_ID", "GPUQUEUE_ATTEMPT_DIR", "JPY_SESSION_NAME", "JUPYTERHUB_USER")
-    agents = (*MARKERS, "AGENT")  # whoever runs the tests
-    for name in (*here, *agents):
+    for name in (*here, *MARKERS):  # whoever runs the tests
         monkeypatch.delenv(name, raising=False)
     paths._checked.clear()
     found = find_home()

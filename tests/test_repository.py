@@ -211,7 +211,7 @@ def test_python_of_the_readme(workplace):
 
 def test_terminal_of_the_readme(workplace):
     lines = re.findall(r"^\$ (.+)$", block("console", "In a terminal"), re.MULTILINE)
-    assert len(lines) == 5
+    assert len(lines) == 7
     for line in lines:
         done = subprocess.run(line, shell=True, text=True, **workplace)
         if " cancel " in line:  # it has ended before anybody could

@@ -33,8 +33,8 @@ class Answer:
         The same for people.
     settled
         Whether nothing is left to be done.
-    wish
-        Number of the wish in the store.
+    wish, since
+        Number of the wish in the store, and of the last event before it.
     """
 
     mode: Mapping[str, Any]
@@ -42,6 +42,7 @@ class Answer:
     message: str
     settled: bool
     wish: int
+    since: int
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -97,27 +98,28 @@ def wait_for(client: LocalClient, answer: Answer, timeout: float | None = None) 
             if left <= 0:
                 raise TimeoutError("some jobs are still stepping aside; they go on with it")
             watch.wait(left)
-    mode, live, machine = client.store.mode(), client.store.live(), client.machine()
-    jobs = _with_memory(answer.jobs, live, machine)
-    told = mode_told(mode, live, machine)
-    return Answer(told, jobs, _words(mode, told, jobs), settled=True, wish=answer.wish)
+    return _answer(client, answer.wish, answer.since)
 
 
 def _ask(client: LocalClient, kind: IntentKind, value: Any) -> Answer:
     since = client.store.last_event()
-    wish = client.wish(kind, value)
+    return _answer(client, client.wish(kind, value).id, since)
+
+
+def _answer(client: LocalClient, wish: int, since: int) -> Answer:
+    done = client.store.intent(wish).done is not None
     mode, live, machine = client.store.mode(), client.store.live(), client.machine()
     told = mode_told(mode, live, machine)
-    if wish.done is None:
+    if not done:
         words = "It is noted, and will be done as soon as a controller runs: none answers now."
-        return Answer(told, (), words, settled=False, wish=wish.id)
+        return Answer(told, (), words, settled=False, wish=wish, since=since)
     jobs: Sequence[Mapping[str, Any]] = ()
     for event in client.store.events(since):
         if event.kind == "mode" and "jobs" in event.data:
             jobs = event.data["jobs"]
     jobs = _with_memory(jobs, live, machine)
     settled = mode.name is not ModeName.FREEING
-    return Answer(told, jobs, _words(mode, told, jobs), settled, wish.id)
+    return Answer(told, jobs, _words(mode, told, jobs), settled=settled, wish=wish, since=since)
 
 
 def _with_memory(

@@ -20,11 +20,10 @@ MARKERS = {
     "CODEX_SANDBOX": "Codex",
     "CODEX_SANDBOX_NETWORK_DISABLED": "Codex",
     "CURSOR_AGENT": "Cursor",
+    "GOOSE_TERMINAL": "goose",
     "AI_AGENT": "an agent",
 }
 """Variables that coding agents set for the commands that they run, whatever the value."""
-_AGENTS = ("goose", "amp")
-"""Agents that set ``AGENT`` to their name; others use that variable for other things."""
 
 
 class Scope(StrEnum):
@@ -47,9 +46,6 @@ def scope_of(env: Mapping[str, str] | None = None, *, browser: bool = False) -> 
     for name, agent in MARKERS.items():
         if env.get(name):
             return Scope.AGENT, f"{agent} ({name} is set)"
-    named = env.get("AGENT", "").partition("@")[0].lower()
-    if named in _AGENTS:
-        return Scope.AGENT, f"{named} (AGENT is set)"
     if "GPUQUEUE_ATTEMPT_DIR" in env:
         return Scope.JOB, f"job {env.get('GPUQUEUE_JOB_ID', '?')}"
     return Scope.PERSON, "a person"

@@ -137,9 +137,10 @@ class Controller:
         changed = self._take_in(turn, lines, tick=tick)
         if tick:
             changed |= self._look_around()
-            changed |= self.freer.watch(turn, self.machine, self.settings.current)
             take_note(turn, self.machine)
         self.freer.pursue(turn, self.settings.current, look=tick)
+        if tick:
+            changed |= self.freer.watch(turn, self.machine, self.settings.current)
         if changed or (tick and self._waits(turn)):
             self._decide(turn)
         turn.commit(self.store)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from gpuqueue.control.autofree import (
@@ -36,6 +37,8 @@ __all__ = ["EVICTED", "WISHES", "Freer", "unfrozen"]
 
 WISHES = frozenset({IntentKind.FREE, IntentKind.RESUME})
 """Wishes that are about no one job and are carried out here."""
+_AGAIN = 0.2
+"""Seconds that a second look spends on processes that do not stop: others wait meanwhile."""
 EVICTED = "evicted"
 """How the reason of a job begins that stepped aside for free mode and waits to go on."""
 
@@ -172,7 +175,7 @@ class Freer:
         holders = _holders(turn)
         frozen = _processes(job for job in holders if job.state is JobState.FROZEN)
         if look and frozen and not are_frozen(frozen):
-            freeze(frozen)
+            freeze(frozen, _AGAIN)
         busy = any(job.state is not JobState.FROZEN for job in holders)
         name = ModeName.FREEING if busy else ModeName.FREE
         if name is not mode.name:
@@ -194,14 +197,25 @@ class Freer:
             late = format_duration(patience)
             return [(job, f"frozen by free mode: it did not save and exit within {late}")]
         if look:
-            turn.actions.append(lambda: self._evictor.press(job, patience))
+            turn.actions.append(lambda: self._ask(job, patience))
         return []
+
+    def _ask(self, job: Job, patience: float) -> None:
+        """Ask one to step aside, and see that it can: a lead may have died before it let it go."""
+        self._evictor.press(job, patience)
+        processes = _processes([job])
+        if are_frozen(processes):
+            thaw(processes)
 
     def _freeze(self, turn: Turn, jobs: list[tuple[Job, str]]) -> None:
         if not jobs:
             return
-        freeze(_processes(job for job, _ in jobs))
+        processes = _processes(job for job, _ in jobs)
+        freeze(processes)
+        whole = are_frozen(processes)
         for job, reason in jobs:
+            if not whole and not are_frozen(_processes([job])):
+                reason += "; some of its processes could not be stopped"  # noqa: PLW2901
             # what it was asked stays with it: it may have heard and be on its way
             turn.move(job, "frozen", state=JobState.FROZEN, frozen_at=turn.now, reason=reason)
 
@@ -213,23 +227,22 @@ class Freer:
             job, "evicting", state=JobState.EVICTING, asked=FREE, reason=f"{what} for free mode",
             **unfrozen(job, turn.now),
         )  # fmt: skip
-
-        def ask() -> None:
-            self._evictor.press(leaving, float("inf"))
-            thaw(_processes([leaving]))
-
-        turn.actions.append(ask)
+        turn.actions.append(lambda: self._ask(leaving, inf))
 
     def press(self, job: Job, settings: Settings) -> None:
         """See, in normal mode, to a job that is stepping aside."""
         # one that has heard of free mode is saving; nobody waits for its room
-        patience = float("inf") if job.asked == FREE else settings.save_time
+        patience = inf if job.asked == FREE else settings.save_time
         self._evictor.press(job, patience)
 
     # -- by itself ---------------------------------------------------------------------------
 
     def watch(self, turn: Turn, machine: Machine, settings: Settings) -> bool:
-        """Take the GPUs back, or give them again, for a program that uses one heavily."""
+        """Take the GPUs back, or give them again, for a program that uses one heavily.
+
+        To be called after ``pursue``: nobody has written this wish down, so it is on record before
+        the first process is stopped for it.
+        """
         mode = turn.mode
         if not (settings.auto_free or mode.by == AUTOMATIC or mode.latched):
             self._watched, self._heavy = Watched(), ()

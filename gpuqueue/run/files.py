@@ -236,35 +236,31 @@ def ask_to_stop(folder: str | os.PathLike[str]) -> bool:
 
     The job may be asked any number of times. One that has ended takes no notice.
     """
+    return _set_stop(folder, b"\1")
+
+
+def ask_no_more(folder: str | os.PathLike[str]) -> bool:
+    """Take the asking back; False where the job has heard of it, or cannot be asked at all."""
+    if not is_resumable(folder) or has_heard(folder) or not _set_stop(folder, b"\0"):
+        return False
+    if has_heard(folder):  # just then: what it was told stays so
+        _set_stop(folder, b"\1")
+        return False
+    return True
+
+
+def _set_stop(folder: str | os.PathLike[str], value: bytes) -> bool:
     try:
         handle = os.open(os.path.join(folder, STOP), os.O_WRONLY)
     except OSError:
         return False
     try:
-        os.write(handle, b"\1")
+        os.write(handle, value)
     except OSError:
         return False
     finally:
         os.close(handle)
     return True
-
-
-def ask_no_more(folder: str | os.PathLike[str]) -> bool:
-    """Take the asking back; False where the job has heard of it already, or cannot be asked."""
-    if not is_resumable(folder) or has_heard(folder):
-        return False
-    try:
-        handle = os.open(os.path.join(folder, STOP), os.O_WRONLY)
-    except OSError:
-        return False
-    try:
-        os.write(handle, b"\0")
-    except OSError:
-        return False
-    finally:
-        os.close(handle)
-    # one that looked in between steps aside all the same, and says so by how it ends
-    return not has_heard(folder)
 
 
 def has_heard(folder: str | os.PathLike[str]) -> bool:

@@ -20,7 +20,6 @@ from gpuqueue.model import ProcessId
 from gpuqueue.run.process import (
     Seen,
     alive,
-    boot_id,
     descendants,
     identify,
     process_table,
@@ -90,15 +89,11 @@ def _members(runners: Iterable[ProcessId]) -> list[tuple[ProcessId, Seen]]:
     children: dict[int, list[int]] = {}
     for pid, seen in table.items():
         children.setdefault(seen.parent, []).append(pid)
-    boot = boot_id()
     found = []
     for runner in runners:
-        there = table.get(runner.pid)
-        if there is None or there.start != runner.start or runner.boot != boot:
-            continue
-        queue = list(children.get(runner.pid, ()))
+        queue = list(children.get(runner.pid, ())) if alive(runner) else []
         for pid in queue:
-            found.append((ProcessId(pid, table[pid].start, boot), table[pid]))
+            found.append((ProcessId(pid, table[pid].start, runner.boot), table[pid]))
             queue += children.get(pid, ())
     return found
 

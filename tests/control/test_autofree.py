@@ -123,7 +123,7 @@ def test_one_program_that_hands_over_to_another_is_one_use() -> None:
         ("python3.11", 2000, True),
     ],
 )
-def test_what_is_heavy(name: str, size: int | None, heavy: bool) -> None:  # noqa: FBT001
+def test_what_is_heavy(name: str, size: int | None, heavy: bool) -> None:
     assert is_heavy(program(name, size), RULES) is heavy
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +16,26 @@ from conftest import lead_process, leads_of, until
 import gpuqueue
 from gpuqueue.client import default_client
 from gpuqueue.client.freeing import wait_for
+from gpuqueue.control.evicting import Evictor
+from gpuqueue.control.freeing import Freer
 from gpuqueue.control.lead import spawn_headless
-from gpuqueue.model import JobState, ModeName
+from gpuqueue.control.turn import Turn
+from gpuqueue.model import (
+    Grant,
+    Job,
+    JobKind,
+    JobState,
+    Mode,
+    ModeName,
+    Origin,
+    Placement,
+    Request,
+)
+from gpuqueue.run import freezing
 from gpuqueue.run.files import is_resumable
-from gpuqueue.run.freezing import are_frozen
-from gpuqueue.run.process import alive, descendants, marked, send_signal
+from gpuqueue.run.freezing import are_frozen, freeze
+from gpuqueue.run.process import alive, descendants, identify, marked, send_signal
+from gpuqueue.settings import Settings
 
 TRAIN = """
 import os, sys
@@ -42,6 +59,7 @@ import time
 from pathlib import Path
 from gpuqueue import checkpoint
 checkpoint.should_stop()
+Path("looked").touch()
 while not Path("go").exists():
     time.sleep(0.01)
 """
@@ -77,9 +95,14 @@ def mode(home):
     return default_client().store.mode
 
 
-def settle(answer):
-    """The answer once nothing is left to be done."""
-    return wait_for(default_client(), answer, 60)
+def free(**options):
+    """Take the GPUs back; the answer once nothing is left to be done, however slow the machine."""
+    return wait_for(default_client(), gpuqueue.free(**options), 60)
+
+
+def resume():
+    """Give them to the queue again; the answer once that has been done."""
+    return wait_for(default_client(), gpuqueue.resume(), 60)
 
 
 def python(folder, text, **options):
@@ -94,6 +117,8 @@ def python(folder, text, **options):
 def resumable(folder, text, **options):
     job = python(folder, text, **options)
     until(lambda: is_resumable(default_client().home.attempt(job.id, 1)))
+    # a question that came during its first look it would hear
+    until(lambda: text is TRAIN or (folder / "looked").exists())
     return job
 
 
@@ -119,11 +144,10 @@ def test_each_kind_of_job_and_back(home, tmp_path, mode, monkeypatch):
     no_gpu = python(tmp_path / "cpu", COUNT, preset="cpu")
     behind = gpuqueue.submit(["true"], preset="two")
 
-    answer = gpuqueue.free()
+    answer = free()
     assert {job["id"]: job["does"] for job in answer.jobs} == {
         saves.id: "evict", again.id: "restart", plain.id: "freeze",
     }  # fmt: skip
-    answer = settle(answer)
     assert mode().name is ModeName.FREE
     assert answer.mode["holding"] == [{"job": plain.id, "tag": "plain", "gpu": 2, "memory": None}]
     for text in (answer.message, str(gpuqueue.status())):
@@ -147,7 +171,7 @@ def test_each_kind_of_job_and_back(home, tmp_path, mode, monkeypatch):
     until(lambda: count(tmp_path / "cpu") > going)  # a job without a GPU goes on
     assert count(tmp_path / "plain") == before
 
-    answer = gpuqueue.resume()
+    answer = resume()
     assert answer.settled
     assert {job["id"]: job["does"] for job in answer.jobs} == {
         plain.id: "continue", saves.id: "start", again.id: "start",
@@ -174,14 +198,14 @@ def test_each_kind_of_job_and_back(home, tmp_path, mode, monkeypatch):
 def test_one_that_does_not_step_aside_in_time_is_frozen_and_named(home, tmp_path, mode):
     home.config.write_text("evict_timeout = 1\n")
     deaf = resumable(tmp_path / "deaf", DEAF, tag="deaf")
-    answer = settle(gpuqueue.free())
+    answer = free()
     assert deaf.state is JobState.FROZEN
     assert alive(deaf.record.process)
     assert stands_still(deaf)
     assert deaf.reason == "frozen by free mode: it did not save and exit within 1s"
     assert "1 (deaf) still holds" in answer.message
     assert "did not save and exit" in str(gpuqueue.status())
-    gpuqueue.resume()
+    resume()
     # the question is taken back: it runs to its end as if it had not been asked
     (tmp_path / "deaf" / "go").touch()
     assert deaf.wait(60) == 0
@@ -192,7 +216,7 @@ def test_softly_all_are_frozen_at_once(home, tmp_path, mode):
     saves = resumable(tmp_path / "a", TRAIN)
     other = python(tmp_path / "b", COUNT, restartable=True)
     until(lambda: count(tmp_path / "b"))
-    answer = gpuqueue.free(soft=True)
+    answer = free(soft=True)
     assert answer.settled
     assert [job["does"] for job in answer.jobs] == ["freeze", "freeze"]
     assert (mode().name, mode().soft) == (ModeName.FREE, True)
@@ -200,7 +224,7 @@ def test_softly_all_are_frozen_at_once(home, tmp_path, mode):
         assert job.state is JobState.FROZEN
         assert stands_still(job)
         assert "evicting" not in kinds(job)
-    gpuqueue.resume()
+    resume()
     going = count(tmp_path / "b")
     until(lambda: count(tmp_path / "b") > going)
     assert (tmp_path / "a" / "seen").read_text().count("\n") == 1
@@ -211,21 +235,20 @@ def test_softly_all_are_frozen_at_once(home, tmp_path, mode):
 def test_what_was_frozen_softly_steps_aside_when_more_is_wanted(home, tmp_path, mode):
     saves = resumable(tmp_path / "a", TRAIN)
     other = python(tmp_path / "b", COUNT, restartable=True)
-    gpuqueue.free(soft=True)
+    free(soft=True)
     assert {saves.state, other.state} == {JobState.FROZEN}
-    answer = gpuqueue.free()
+    answer = free()
     assert [job["does"] for job in answer.jobs] == ["evict", "restart"]
-    settle(answer)
     assert not mode().soft
     assert {saves.state, other.state} == {JobState.QUEUED}
-    assert gpuqueue.free(soft=True).mode["soft"] is False  # they are free already
+    assert free(soft=True).mode["soft"] is False  # they are free already
 
 
 def test_a_whole_tree_stands_still(home, tmp_path, mode):
     job = python(tmp_path / "a", FAMILY)
     until((tmp_path / "a" / "up").exists)
     until(lambda: len(descendants(job.record.process.pid)) == 3)
-    settle(gpuqueue.free())
+    free()
     assert stands_still(job)
     below = descendants(job.record.process.pid)
     sessions = {os.getsid(pid) for pid in below}
@@ -240,7 +263,7 @@ def test_a_whole_tree_stands_still(home, tmp_path, mode):
     until(lambda: mode().name is ModeName.FREE)
     assert later.state is JobState.QUEUED
     assert not default_client().store.live()[0].uses_gpu
-    gpuqueue.resume()
+    resume()
     assert later.wait(60) == 0
 
 
@@ -265,7 +288,7 @@ while True:
 """
     job = python(tmp_path / "a", text)
     until((tmp_path / "a" / "up").exists)
-    settle(gpuqueue.free())
+    free()
     assert stands_still(job)
     job.cancel()
     assert job.wait(60) == 5
@@ -275,7 +298,7 @@ while True:
 
 def test_a_frozen_job_that_is_killed_is_recorded(home, tmp_path, mode):
     job = python(tmp_path / "a", COUNT)
-    settle(gpuqueue.free())
+    free()
     (payload,) = descendants(job.record.process.pid)
     os.kill(payload, signal.SIGKILL)
     assert job.wait(60) == -signal.SIGKILL
@@ -286,7 +309,7 @@ def test_a_frozen_job_that_is_killed_is_recorded(home, tmp_path, mode):
 def test_a_lead_that_dies_while_they_are_frozen(home, tmp_path, mode):
     job = python(tmp_path / "a", COUNT)
     until(lambda: count(tmp_path / "a"))
-    settle(gpuqueue.free())
+    free()
     before = count(tmp_path / "a")
     lead = lead_process(home)
     send_signal(lead, signal.SIGKILL)
@@ -296,7 +319,7 @@ def test_a_lead_that_dies_while_they_are_frozen(home, tmp_path, mode):
     until(lambda: lead_process(home) not in (None, lead))
     until(lambda: stands_still(job))
     assert (mode().name, job.state) == (ModeName.FREE, JobState.FROZEN)
-    gpuqueue.resume()
+    resume()
     until(lambda: count(tmp_path / "a") > before + 20)
     (tmp_path / "a" / "go").touch()
     assert job.wait(60) == 0
@@ -306,7 +329,7 @@ def test_a_lead_that_dies_while_they_are_frozen(home, tmp_path, mode):
 def test_free_mode_outlives_a_reboot(home, tmp_path, mode):
     job = python(tmp_path / "a", COUNT, restartable=True)
     waiting = gpuqueue.submit(["true"], gpus=2)
-    gpuqueue.free(soft=True)
+    free(soft=True)
     process = job.record.process
     for pid in leads_of(home):
         os.kill(pid, signal.SIGKILL)
@@ -325,10 +348,10 @@ def test_free_mode_outlives_a_reboot(home, tmp_path, mode):
     assert (mode().name, mode().by) == (ModeName.FREE, "person")
     turns = default_client().store.last_event()
     later = gpuqueue.submit(["true"], preset="cpu")
-    gpuqueue.free()  # has been heard: the lead has seen all of it
+    free()  # has been heard: the lead has seen all of it
     assert default_client().store.last_event() >= turns
     assert {waiting.state, later.state, job.state} == {JobState.QUEUED}
-    gpuqueue.resume()
+    resume()
     assert later.wait(60) == 0
     (tmp_path / "a" / "go").touch()
     assert job.wait(60) == 0
@@ -340,12 +363,12 @@ def test_time_frozen_is_no_run_time(home, tmp_path, mode):
     blocked = gpuqueue.submit(["true"], gpus=2)
     until(lambda: blocked.record.latest)
     promised = blocked.record.latest
-    settle(gpuqueue.free())
+    free()
     began = job.record.frozen_at
     until(lambda: time.time() > began + 1)
     assert job.record.ran(began + 100) == job.record.ran(began)
     assert default_client().plan().expected == {}
-    gpuqueue.resume()
+    resume()
     record = job.record
     assert record.frozen_at is None
     assert record.frozen >= 1
@@ -363,9 +386,9 @@ def test_one_that_is_about_to_start_goes_back(home, tmp_path, mode):
     """Free and a submit in one moment, again and again: it runs after resume, and once."""
     for number in range(6):
         job = gpuqueue.submit(["sh", "-c", f"echo x >> '{tmp_path}/{number}'"], restartable=True)
-        settle(gpuqueue.free())
+        free()
         assert job.state in {JobState.QUEUED, JobState.SUCCEEDED}
-        gpuqueue.resume()
+        resume()
         assert job.wait(60) == 0
         lines = (tmp_path / str(number)).read_text().count("x")
         assert lines == 1 or job.record.attempt == 2
@@ -376,9 +399,10 @@ def test_a_free_that_is_taken_back_while_a_job_still_runs(home, tmp_path, mode):
     home.config.write_text("evict_timeout = 600\n")
     deaf = resumable(tmp_path / "deaf", DEAF)
     answer = gpuqueue.free()
+    until(lambda: deaf.state is JobState.EVICTING)
     assert not answer.settled
-    assert (mode().name, deaf.state) == (ModeName.FREEING, JobState.EVICTING)
-    gpuqueue.resume()
+    assert mode().name is ModeName.FREEING
+    resume()
     assert deaf.state is JobState.RUNNING
     (tmp_path / "deaf" / "go").touch()
     assert deaf.wait(60) == 0
@@ -386,13 +410,13 @@ def test_a_free_that_is_taken_back_while_a_job_still_runs(home, tmp_path, mode):
 
 
 def test_nothing_to_free_and_nothing_to_resume(home, mode):
-    assert "The queue has the GPUs again" in gpuqueue.resume().message
-    answer = gpuqueue.free()
+    assert "The queue has the GPUs again" in resume().message
+    answer = free()
     assert answer.settled
     assert answer.message.startswith("The GPUs are yours.")
     since = mode().since
-    assert gpuqueue.free().mode["since"] == since
-    gpuqueue.resume()
+    assert free().mode["since"] == since
+    resume()
     assert mode().normal
 
 
@@ -402,7 +426,7 @@ def test_without_a_controller_it_is_noted(home, monkeypatch):
     assert not answer.settled
     assert "as soon as a controller runs" in answer.message
     spawn_headless(home)
-    settle(answer)
+    assert wait_for(default_client(), answer, 60).message.startswith("The GPUs are yours.")
     assert default_client().store.mode().name is ModeName.FREE
 
 
@@ -417,3 +441,71 @@ def test_only_the_person_may(home, monkeypatch):
     assert f"asked by job {job.id}" in job.logs()
     assert default_client().store.open_intents() == []
     assert Path(home.root).exists()
+
+
+def test_what_it_holds_is_told_where_the_driver_tells(home, tmp_path, mode, monkeypatch):
+    monkeypatch.setenv("GPUQUEUE_FAKE_PROCS", str(tmp_path / "procs"))
+    (tmp_path / "procs").touch()
+    job = python(tmp_path / "a", COUNT, tag="big", gpus=2)
+    (payload,) = descendants(job.record.process.pid)
+    (tmp_path / "procs").write_text(f"{payload}:0:6144\n{payload}:1:1024\n{payload + 1}:1:3\n")
+    until(lambda: (default_client().machine().used or {}).get(job.id))
+    answer = free()
+    assert answer.jobs == [{"id": job.id, "tag": "big", "does": "freeze", "memory": 7 << 30}]
+    assert (
+        f"Job {job.id} (big) still holds 6G of GPU 0 and 1G of GPU 1; "
+        f"`jupyter gpuqueue cancel {job.id}` releases it."
+    ) in answer.message.splitlines()
+    assert [each["memory"] for each in answer.mode["holding"]] == [6 << 30, 1 << 30]
+
+
+@pytest.fixture
+def runner():
+    """A process with a child."""
+    process = subprocess.Popen(["sh", "-c", "sleep 600; true"])
+    until(lambda: descendants(process.pid))
+    yield identify(process.pid)
+    for pid in (*descendants(process.pid), process.pid):
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def pursued(home, runner, **how):
+    """The job after a turn of free mode, acted on, with this process as its runner."""
+    placement = Placement((Grant("FAKE-0", 1000, 0),))
+    job = replace(_queued(), attempt=1, process=runner, placement=placement, **how)
+    turn = Turn({job.id: job}, 1.0, Mode(ModeName.FREEING, "person", since=1.0))
+    Freer(home, Evictor(home), bool, print).pursue(turn, Settings(), look=True)
+    for action in turn.actions:
+        action()
+    return turn.jobs[job.id]
+
+
+def test_one_that_was_to_be_let_go_when_the_lead_died_is_let_go(home, runner):
+    folder = home.attempt(1, 1)
+    folder.mkdir(parents=True)
+    (folder / "stop").write_bytes(b"\0\0")
+    freeze([runner])
+    job = pursued(home, runner, state=JobState.EVICTING, asked="free")
+    assert job.state is JobState.EVICTING
+    until(lambda: not are_frozen([runner]))
+    assert (folder / "stop").read_bytes() == b"\1\0"
+
+
+def test_one_that_cannot_be_stopped_is_told(home, runner, monkeypatch):
+    """As a job's process of another user cannot."""
+    monkeypatch.setattr(freezing, "send_signal", _refused)
+    job = pursued(home, runner, state=JobState.RUNNING)
+    assert job.state is JobState.FROZEN
+    assert job.reason == "frozen by free mode; some of its processes could not be stopped"
+
+
+def _refused(*_):
+    raise PermissionError
+
+
+def _queued():
+    return Job(
+        id=1, kind=JobKind.SCRIPT, state=JobState.QUEUED, request=Request(), tag="", owner="",
+        command="", cwd="/", origin=Origin(), submitted=0.0, position=1,
+    )  # fmt: skip
