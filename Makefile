@@ -1,6 +1,7 @@
 # demo   run notebooks/quickstart.ipynb on this machine's GPUs (or pretend ones); show its jobs
 # lab    JupyterLab with that notebook
 # test   all tests that this machine can run; ARGS="-k units -x" are pytest's
+# screenshots  pictures of the panel for docs, anew
 # check  ruff, mypy, import-linter and, for the JavaScript, tsc
 #
 # Each needs nothing before it but Python 3.11 or newer, and sets up $(VENV) by itself.
@@ -13,7 +14,7 @@ PYTEST = -m pytest
 ARGS ?=
 
 MAKEFLAGS += --no-print-directory
-.PHONY: demo lab test check .setup
+.PHONY: demo lab test check screenshots .setup
 
 demo: .setup
 	@"$(VENV)/bin/python" scripts/demo.py
@@ -23,6 +24,9 @@ lab: .setup
 
 test: .setup
 	@"$(VENV)/bin/python" $(PYTEST) $(ARGS)
+
+screenshots: .setup
+	@"$(VENV)/bin/python" scripts/screenshots.py $(ARGS)
 
 check: .setup
 	"$(VENV)/bin/ruff" check

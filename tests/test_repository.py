@@ -119,6 +119,13 @@ def test_wheel_enables_the_extensions(wheel):
         wheel.read(f"{data}/share/jupyter/labextensions/jupyter-gpuqueue/package.json")
     )
     assert lab["version"] == PROJECT["version"]
+    panel = {path.name for path in (ROOT / "widgets" / "panel").iterdir()}
+    for folder in (
+        f"{data}/share/jupyter/labextensions/jupyter-gpuqueue/static/panel/",
+        "gpuqueue_widgets/panel/",
+    ):
+        names = {name.removeprefix(folder) for name in wheel.namelist() if name.startswith(folder)}
+        assert names == panel
 
 
 def test_wheel_has_two_names_for_one_program(wheel):

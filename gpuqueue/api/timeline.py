@@ -16,8 +16,7 @@ __all__ = ["timeline_told"]
 
 def timeline_told(client: LocalClient, back: int, limit: int) -> dict[str, Any]:
     """The last ``back`` seconds, now, and what is foreseen; at most ``limit`` bars of each."""
-    live = client.store.live()
-    plan = client.plan(live)
+    live, plan = client.looked()
     jobs = {job.id: job for job in live}
     ends = ends_of(plan)
     bars: list[dict[str, Any]] = []

@@ -47,7 +47,7 @@ def job_told(client: LocalClient, job: Job) -> dict[str, Any]:
     from gpuqueue.client.status import wait_to_dict
     from gpuqueue.store import job_to_dict
 
-    wait = client.plan().waits.get(job.id) if job.state is JobState.QUEUED else None
+    wait = client.looked()[1].waits.get(job.id) if job.state is JobState.QUEUED else None
     more: dict[str, Any] = {"wait": wait_to_dict(wait)}
     if job.state in ACTIVE:
         more["progress"] = latest_note(client, job)
@@ -114,9 +114,9 @@ def queue_told(client: LocalClient, offset: int, limit: int) -> dict[str, Any]:
     from gpuqueue.client.status import wait_to_dict
     from gpuqueue.store import job_to_dict
 
-    live = client.store.live()
+    live, plan = client.looked()
     waiting = sorted((job for job in live if job.state is JobState.QUEUED), key=lambda j: j.order)
-    waits = client.plan(live).waits if waiting[offset : offset + limit] else {}
+    waits = plan.waits if waiting[offset : offset + limit] else {}
     return {
         "at": time.time(),
         "total": len(waiting),

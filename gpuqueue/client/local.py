@@ -39,6 +39,7 @@ from gpuqueue.store import Draft, Store
 __all__ = ["LocalClient", "default_client", "origin_here"]
 
 _APPLY = 2.0
+_SAME = 2.0
 
 
 def origin_here() -> Origin:
@@ -61,6 +62,8 @@ class LocalClient:
         self.store = Store(self.home.database, on_wait=on_wait)
         self._settings = SettingsFile(self.home.config)
         self._numbers = itertools.count()
+        self._looking = threading.Lock()
+        self._look: tuple[tuple[int, int], float, Sequence[Job], Plan] | None = None
         self.home.jobs.mkdir(mode=0o700, exist_ok=True)
 
     @property
@@ -237,6 +240,21 @@ class LocalClient:
         usage = usage_of(self.store, settings, machine, now)
         mode = self.store.mode()
         return plan(snapshot_of(live, parents, machine, settings, usage, mode=mode), now)
+
+    def looked(self) -> tuple[Sequence[Job], Plan]:
+        """The jobs that have not ended and the plan, for whoever only shows them.
+
+        Several looks within a moment share them, as long as nothing has changed: of a long queue
+        either takes a good part of a second.
+        """
+        with self._looking:
+            # the number first: what happens meanwhile makes the next look a new one
+            state, now = (self.store.last_event(), id(self.settings)), time.monotonic()
+            known = self._look
+            if known is None or known[0] != state or now - known[1] > _SAME:
+                live = self.store.live()
+                known = self._look = (state, now, live, self.plan(live))
+            return known[2], known[3]
 
     def why(self, job_id: int) -> Wait | None:
         """Why a job waits, and until when; None if it does not."""

@@ -130,7 +130,7 @@ def status_of(client: LocalClient, *, recent: int = 5) -> Status:
     """Look at everything once."""
     settings = client.settings
     machine = client.machine()
-    live = client.store.live()
+    live, plan = client.looked()
     policy = policy_of(settings, machine.gpus)
     waiting = sorted((job for job in live if job.state is JobState.QUEUED), key=lambda j: j.order)
     return Status(
@@ -144,7 +144,7 @@ def status_of(client: LocalClient, *, recent: int = 5) -> Status:
         running=tuple(job for job in live if job.state in ACTIVE),
         waiting=tuple(waiting),
         recent=tuple(client.store.jobs(states=sorted(TERMINAL), limit=recent)),
-        waits=client.plan(live).waits if waiting else {},
+        waits=plan.waits if waiting else {},
         settings=settings.as_dict(),
         warning=client.settings_warning,
         mode=client.store.mode(),

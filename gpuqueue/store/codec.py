@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import lru_cache
 from typing import Any
 
 from gpuqueue.model import (
@@ -36,7 +37,6 @@ __all__ = [
     "job_to_dict",
     "load",
     "mode_from",
-    "mode_row",
     "placement_from",
     "plain",
     "process_from",
@@ -46,7 +46,7 @@ __all__ = [
 
 _NAMES = {
     cls: tuple(f.name for f in fields(cls))
-    for cls in (Request, Grant, Placement, ProcessId, Origin, Gpu, GpuProcess, Reading)
+    for cls in (Request, Grant, Placement, ProcessId, Origin, Gpu, GpuProcess, Reading, Mode)
 }
 
 
@@ -105,17 +105,16 @@ def reading_from(data: Mapping[str, Any]) -> Reading:
     return Reading(**known)
 
 
-def mode_row(mode: Mode) -> tuple[Any, ...]:
-    """The columns ``name, by, soft, since, program, latched`` of a mode."""
-    latched = dump(plain(mode.latched))
-    return str(mode.name), mode.by, mode.soft, mode.since, mode.program, latched
-
-
-def mode_from(row: tuple[Any, ...]) -> Mode:
-    """A mode from its columns."""
-    name, by, soft, since, program, latched = row
-    programs = tuple(ProcessId(p["pid"], p["start"], p["boot"]) for p in load(latched))
-    return Mode(ModeName(name), by, bool(soft), since, program, programs)
+def mode_from(data: Mapping[str, Any] | None) -> Mode:
+    """A mode from its dictionary; the queue has the GPUs where there is none."""
+    if data is None:
+        return Mode()
+    known = {name: data[name] for name in _NAMES[Mode] if name in data}
+    known["name"] = ModeName(known["name"])
+    known["latched"] = tuple(
+        ProcessId(item["pid"], item["start"], item["boot"]) for item in known.get("latched", ())
+    )
+    return Mode(**known)
 
 
 COLUMNS = (
@@ -123,6 +122,17 @@ COLUMNS = (
     "placement, started, ended, returncode, reason, process, asked, key, retry_of, expected, "
     "latest, learned, sound, peak, learned_memory, lacked, frozen, frozen_at"
 )
+
+
+@lru_cache(maxsize=4096)
+def _request_of(text: str) -> Request:
+    """Of the jobs of a sweep most ask for the same, and a long queue is read often."""
+    return request_from(json.loads(text))
+
+
+@lru_cache(maxsize=4096)
+def _origin_of(text: str) -> Origin:
+    return _origin_from(json.loads(text))
 
 
 def job_from(row: tuple[Any, ...]) -> Job:
@@ -136,12 +146,12 @@ def job_from(row: tuple[Any, ...]) -> Job:
         id=job_id,
         kind=JobKind(kind),
         state=JobState(state),
-        request=request_from(json.loads(request)),
+        request=_request_of(request),
         tag=tag,
         owner=owner,
         command=command,
         cwd=cwd,
-        origin=_origin_from(json.loads(origin)),
+        origin=_origin_of(origin),
         submitted=submitted,
         position=position,
         attempt=attempt,

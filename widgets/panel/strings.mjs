@@ -36,7 +36,6 @@ export const S = {
   waiting: 'Waiting',
   recent: 'Recent',
   timeline: 'Timeline',
-  machine: 'Machine',
   noGpus: 'No GPUs',
   noGpusWhy: 'Jobs run on the CPU.',
   nothingRuns: 'Nothing runs.',
@@ -68,8 +67,6 @@ export const S = {
   busy: part => `${part}% busy`,
   /** @param {number} part */
   promised: part => `${part}% promised`,
-  /** @param {string} size */
-  usedOf: size => `${size} used`,
   idle: 'free',
   whole: 'whole GPU',
   /** @param {string} size */
@@ -95,7 +92,6 @@ export const S = {
   starting: 'starting',
   evicting: 'stopping, to make room',
   frozen: 'frozen',
-  cancelling: 'asked to end',
   /** @param {string} peak @param {string} asked */
   over: (peak, asked) => `has used ${peak} of GPU memory, asked for ${asked}`,
   /** @param {string} peak */
@@ -132,7 +128,6 @@ export const S = {
   retried: (id, made) => `Job ${id} is queued again as job ${made}.`,
   /** @param {number} id @param {string} words */
   notRetried: (id, words) => `Job ${id} was not queued again. ${words}`,
-  interrupt: 'Interrupt',
   cancelShort: 'Cancel',
   /** @param {number} id @param {number} position @param {number} all */
   grip: (id, position, all) =>
@@ -161,7 +156,6 @@ export const S = {
   hint: 'Sooner if',
   attempt: 'Attempt',
   origin: 'From',
-  progress: 'Progress',
   log: 'Log',
   outputs: 'Outputs',
   noLog: 'It has not written anything.',
@@ -178,7 +172,6 @@ export const S = {
   /** @param {string} name */
   mode: name => ({ normal: 'Normal', freeing: 'Freeing', free: 'Free' })[name] || name,
   modeBy: /** @param {string} by */ by => ({ person: 'by you', automatic: 'automatic' })[by] || by,
-  modeNormal: 'The queue uses the GPUs.',
   modeFree: 'No job starts until you resume.',
   modeFreeSoft: 'Jobs are frozen where they were; they keep their GPU memory.',
   modeFreeing: 'Jobs are asked to save and let go of the GPUs.',
@@ -218,7 +211,6 @@ export const S = {
   wouldWait: (position, when) => `Would be at position ${position}, ${when}`,
   previewFirst: 'Write a command to see where and when it would run.',
 
-  nothingYet: 'Nothing to show yet.',
   past: 'ended',
   now: 'running',
   next: 'expected',

@@ -30,6 +30,7 @@ export class SubmitForm {
     this.timer = undefined;
     this.command = h('textarea', 'field code', {
       rows: 2, spellcheck: 'false', placeholder: 'python train.py --lr 0.1', name: 'command',
+      title: S.submitHint,
     });
     this.preset = h('select', 'field', { name: 'preset' },
       ...Object.entries(S.presets).map(([value, words]) => h('option', '', { value }, words)));
