@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LoginItem", "autostart", "launch_agent", "login_item", "systemd_unit"]
 
-_CARRIED = ("GPUQUEUE_HOME", "XDG_STATE_HOME")
-"""Where the state is: a session that the system starts does not have them from a shell's files."""
+_CARRIED = ("GPUQUEUE_HOME", "XDG_STATE_HOME", "PATH")
+"""Where the state is, and where jobs that come by REST find their programs: what the system starts
+has none of what a shell's files set."""
 _LABEL = "org.gpuqueue"
 
 

@@ -99,6 +99,7 @@ def test_on_and_off(home: Home, config: Path) -> None:
     command, env = read_unit(unit.read_text())
     assert command == [sys.executable, "-P", "-m", "gpuqueue_jupyter"]
     assert env["GPUQUEUE_HOME"] == str(home.root)
+    assert env["PATH"] == os.environ["PATH"]
 
     text = ok("autostart", "status")
     assert f"autostart: on, by {unit}\n" in text
