@@ -34,6 +34,9 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 if hasattr(signal, "SIGHUP"):
     # a run under nohup ignores it, and so would every process that the tests start
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # and one in the background of a script ignores this one
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def until(condition: Callable[[], T], timeout: float = 60.0, what: str = "") -> T:
