@@ -1,6 +1,6 @@
 # demo   run notebooks/quickstart.ipynb on this machine's GPUs (or pretend ones); show its jobs
 # lab    JupyterLab with that notebook
-# test   all tests that this machine can run; ARGS="-k units -x" are pytest's
+# test   all tests that this machine can run; ARGS="-k units -x" are pytest's, "-n 3" has three at a time
 # screenshots  pictures of the panel for docs, anew
 # check  ruff, mypy, import-linter and, for the JavaScript, tsc
 #

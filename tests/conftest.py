@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -35,6 +36,9 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 if hasattr(signal, "SIGHUP"):
     # a run under nohup ignores it, and so would every process that the tests start
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # and one in the background of a script ignores this one
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def until(condition: Callable[[], T], timeout: float = 60.0, what: str = "") -> T:
@@ -77,10 +81,15 @@ def _is_headless(pid: int) -> bool:
     return b"gpuqueue.control.headless" in words
 
 
+def _kill(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has ended since it was found
+        os.kill(pid, number)
+
+
 def clean_up(home: Home) -> None:
     """End the controllers and the jobs of a home."""
     for pid in leads_of(home):
-        os.kill(pid, signal.SIGTERM)
+        _kill(pid, signal.SIGTERM)
     until(lambda: not leads_of(home), what="controllers end")
     if not home.database.exists():
         return
@@ -90,7 +99,7 @@ def clean_up(home: Home) -> None:
             if job.state in ACTIVE and job.process is not None:
                 send_signal(job.process, signal.SIGKILL)
             for pid in marked("GPUQUEUE_ATTEMPT_DIR", str(home.attempt(job.id, job.attempt))):
-                os.kill(pid, signal.SIGKILL)
+                _kill(pid, signal.SIGKILL)
     finally:
         store.close()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import plistlib
+import re
 import shutil
 import socket
 import subprocess
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LoginItem", "autostart", "launch_agent", "login_item", "systemd_unit"]
 
-_CARRIED = ("GPUQUEUE_HOME", "XDG_STATE_HOME")
-"""Where the state is: a session that the system starts does not have them from a shell's files."""
+_CARRIED = ("GPUQUEUE_HOME", "XDG_STATE_HOME", "PATH")
+"""Where the state is, and where jobs that come by REST find their programs: what the system starts
+has none of what a shell's files set."""
+_OF_PATH = re.compile(rb'Environment="PATH=.*\n|<key>PATH</key>\s*<string>[^<]*</string>')
 _LABEL = "org.gpuqueue"
 
 
@@ -62,9 +65,9 @@ class LoginItem:
 
     @property
     def current(self) -> bool:
-        """Whether it is as this installation would write it now."""
+        """Whether it is as this installation would write it now, from a shell with any PATH."""
         with contextlib.suppress(OSError):
-            return self.path.read_bytes() == self.content
+            return _OF_PATH.sub(b"", self.path.read_bytes()) == _OF_PATH.sub(b"", self.content)
         return False
 
     def write(self) -> None:
@@ -217,10 +220,9 @@ def autostart(
 
 
 def _turn_on(item: LoginItem) -> None:
-    before = item.on and item.current
     item.write()
     _reload()
-    tell(f"{item.path} is as it should be" if before else f"wrote {item.path}")
+    tell(f"wrote {item.path}")
     if sys.platform.startswith("linux") and not Path("/run/systemd/system").is_dir():
         tell("systemd does not run on this machine now; without it this file does nothing")
 

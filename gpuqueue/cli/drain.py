@@ -69,6 +69,7 @@ def set_in_file(path: Path, name: str, value: object) -> None:
     InvalidRequest
         The file has it in a form that cannot be changed a line at a time.
     """
+    path = Path(os.path.realpath(path))  # a link to somebody's dotfiles stays one
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -91,7 +92,9 @@ def set_in_file(path: Path, name: str, value: object) -> None:
         raise InvalidRequest(name, f"set {line} in {path} yourself: it is in another form there")
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(os.open(partial, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "w") as file:
+        with open(
+            os.open(partial, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "w", encoding="utf-8"
+        ) as file:
             file.write(changed)
         partial.replace(path)
     finally:

@@ -28,7 +28,7 @@ _DULL = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "COLUMNS", "LINES"})
 
 def status(
     recent: Annotated[
-        int, typer.Option("-n", "--recent", min=0, help="How many ended jobs to show.")
+        int, typer.Option("-n", "--recent", metavar="N", min=0, help="How many ended jobs to show.")
     ] = 5,
     *,
     as_json: AsJson = False,
@@ -46,10 +46,15 @@ def status(
 
 def jobs(
     state: Annotated[
-        str | None, typer.Option(help="Only jobs in these states, such as queued,running.")
+        str | None,
+        typer.Option(metavar="STATES", help="Only jobs in these states, such as queued,running."),
     ] = None,
-    owner: Annotated[str | None, typer.Option(help="Only jobs of this user.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most this many, the newest.")] = 20,
+    owner: Annotated[
+        str | None, typer.Option(metavar="USER", help="Only jobs of this user.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, help="At most this many, the newest.")
+    ] = 20,
     *,
     as_json: AsJson = False,
 ) -> None:
@@ -153,7 +158,7 @@ def _environment(spec: Mapping[str, Any] | None) -> dict[str, list[str]] | None:
 def logs(
     job_id: JobId,
     lines: Annotated[
-        int | None, typer.Option("-n", "--lines", min=0, help="Only the last lines.")
+        int | None, typer.Option("-n", "--lines", metavar="N", min=0, help="Only the last lines.")
     ] = None,
     *,
     follow: Annotated[

@@ -59,7 +59,7 @@ def simulate(  # noqa: PLR0917 - the first of its options may be given by place
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print data for programs.")] = False,
 ) -> None:
-    """Replay a workload, to see how long who would have waited."""
+    """Replay a workload and tell how long its jobs would have waited."""
     from dataclasses import replace
 
     from gpuqueue.errors import InvalidRequest

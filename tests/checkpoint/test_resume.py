@@ -31,6 +31,9 @@ import sklearn.datasets, torch  # once: each attempt is a fork
 from gpuqueue import checkpoint
 from gpuqueue.run.files import ask_to_stop
 
+# (the first optimizer imports half of torch's compiler)
+torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1)
+
 def run(folder, argv, step):
     os.environ["GPUQUEUE_ATTEMPT_DIR"] = folder
     note = checkpoint.log

@@ -99,6 +99,7 @@ def test_on_and_off(home: Home, config: Path) -> None:
     command, env = read_unit(unit.read_text())
     assert command == [sys.executable, "-P", "-m", "gpuqueue_jupyter"]
     assert env["GPUQUEUE_HOME"] == str(home.root)
+    assert env["PATH"] == os.environ["PATH"]
 
     text = ok("autostart", "status")
     assert f"autostart: on, by {unit}\n" in text
@@ -132,6 +133,8 @@ def test_the_unit_starts_the_controller_of_this_home(
 def test_a_unit_of_another_installation_is_told(home: Home, config: Path) -> None:
     ok("autostart", "on")
     (unit,) = config.glob("*.service")
+    elsewhere = os.environ | {"PATH": f"{os.environ['PATH']}{os.pathsep}/else/where"}
+    assert "not what this installation" not in ok("autostart", env=elsewhere)
     unit.write_text(unit.read_text().replace(sys.executable, "/gone/bin/python"))
     (config / "gpuqueue-other.service").write_text("")
     text = ok("autostart")

@@ -81,6 +81,15 @@ def test_a_file_in_another_form_is_left_alone(tmp_path: Path) -> None:
     assert path.read_text() == "drained = many"
 
 
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    real, link = tmp_path / "dotfiles ü.toml", tmp_path / "config.toml"
+    real.write_text("# für uns\nslots = 3\n")
+    link.symlink_to(real)
+    set_in_file(link, "drained", [1])
+    assert link.is_symlink()
+    assert tomllib.loads(real.read_text(encoding="utf-8")) == {"slots": 3, "drained": [1]}
+
+
 def test_the_explained_file_can_be_changed(home: Home) -> None:
     ok("init")
     ok("drain", "0")
