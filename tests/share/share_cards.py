@@ -121,27 +121,42 @@ def hear(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-@pytest.fixture(scope="session")
-def drivers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a libcuda.so.1 and a libnvidia-ml.so.1."""
-    folder = tmp_path_factory.mktemp("drivers")
+def _make_drivers(folder: Path) -> Path:
     (folder / "versions").write_text("FAKE { global: *; };\n")  # for dlvsym
-    versions = f"--version-script={folder / 'versions'}"
+    versions = f"-Wl,--version-script={folder / 'versions'}"
     for name, source in (
         ("libcuda.so.1", "fake_cuda.c"),
         ("libnvidia-ml.so.1", "fake_nvml.c"),
     ):
-        flags = ("-shared", "-fPIC", "-Wl,-Bsymbolic", f"-Wl,-soname,{name}", f"-Wl,{versions}")
+        flags = ("-shared", "-fPIC", "-Wl,-Bsymbolic", f"-Wl,-soname,{name}", versions)
         compile_c(folder / name, *flags, HERE / source)
     return folder
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The memory-cap library, without a warning."""
-    target = tmp_path_factory.mktemp("library") / "libgpuqueue-memcap.so"
+def _make_library(folder: Path) -> Path:
+    target = folder / "libgpuqueue-memcap.so"
     build_into(target, ["-Wall", "-Wextra", "-Werror"])
     return target
+
+
+_made: dict[str, Path] = {}
+"""What was built, for all test files: each that imports a fixture has one of its own."""
+
+
+@pytest.fixture(scope="session")
+def drivers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a libcuda.so.1 and a libnvidia-ml.so.1."""
+    if "drivers" not in _made:
+        _made["drivers"] = _make_drivers(tmp_path_factory.mktemp("drivers"))
+    return _made["drivers"]
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The memory-cap library, built without a warning."""
+    if "library" not in _made:
+        _made["library"] = _make_library(tmp_path_factory.mktemp("library"))
+    return _made["library"]
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from conftest import until
@@ -26,6 +27,7 @@ from share_cards import (
 from gpuqueue.errors import InvalidRequest
 from gpuqueue.run.process import identify
 from gpuqueue.share import memcap
+from gpuqueue.share.memcap.building import build_into
 
 pytestmark = needs_compiler
 __all__ = ["drivers", "job", "library"]
@@ -96,7 +98,12 @@ def test_stopped_or_killed_inside_the_driver(job: Job, end):
         assert job.used >= 26 * MIB
 
 
-def test_a_child_pays_for_itself_alone(job: Job):
+@pytest.mark.parametrize("kernel", ["clears the state", "does not"])
+def test_a_child_pays_for_itself_alone(job: Job, kernel, tmp_path: Path):
+    if kernel == "does not":
+        job.library = tmp_path / "other.so"
+        build_into(job.library, ["-DGQ_WIPE_ON_FORK=9999"])
+        job.cap(64 * MIB)
     lines = job.run(
         """
 import signal

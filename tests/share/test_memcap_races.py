@@ -97,6 +97,10 @@ def test_what_processes_hold_adds_up_whenever_they_are_killed(tmp_path: Path, ra
         used = usage.used + usage.dead
         assert sum(held[ONE] for held in stopped.values()) == used <= 16 * MIB
         assert all(held[ONE] >= 0 for held in stopped.values())
+        # wherever the one stands, the next goes on, and takes back what the dead held
+        done = subprocess.run([race, "churn", path, "300"], capture_output=True, text=True)
+        assert done.returncode == 0
+        assert done.stdout.split() == [str(stopped[group[0].pid][ONE] // 512), "0"]
         group[0].kill()
         group[0].wait()
     # one that sweeps leaves nothing of them

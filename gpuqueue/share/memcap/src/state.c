@@ -6,8 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#ifndef MADV_WIPEONFORK
-#define MADV_WIPEONFORK 18
+#ifndef GQ_WIPE_ON_FORK /* a test builds it with one that the kernel does not know */
+#define GQ_WIPE_ON_FORK 18 /* MADV_WIPEONFORK, which older headers lack */
 #endif
 
 struct gq_ledger *gq_ledger;
@@ -30,7 +30,7 @@ static struct gq_state *begin(void) {
         return NULL;
     }
     state->pid = getpid();
-    int cleared = madvise(state, sizeof *state, MADV_WIPEONFORK) == 0;
+    int cleared = madvise(state, sizeof *state, GQ_WIPE_ON_FORK) == 0;
     /* of two threads that come here at once one is late; its mapping of the ledger may stay */
     __atomic_compare_exchange_n(&gq_ledger, &no_ledger, ledger, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
     if (!__atomic_compare_exchange_n(&the_state, &no_state, state, 0, __ATOMIC_ACQ_REL,
