@@ -151,11 +151,7 @@ class _Describe:
             if not set(map(type, value)) <= _PLAIN:
                 return None
             # both sides have the same PYTHONHASHSEED; the order is not the set's own
-            mask, total, mixed = (1 << 64) - 1, 0, 0
-            for found in map(hash, value):
-                total += found
-                mixed ^= found * found
-            return ["many", len(value), total & mask, mixed & mask]
+            return ["many", len(value), sum(map(hash, value)), hash(frozenset(value))]
         parts = [value.keys(), value.values()] if isinstance(value, dict) else [value]
         if not all(set(map(type, part)) <= _PLAIN for part in parts):
             return None
@@ -288,7 +284,12 @@ def _probe(report):
                 continue
             if name in hidden and hidden[name] is main[name] and name != "Out":
                 continue
-            state[name] = describe(main[name], name)
+            if name == "Out" and isinstance(main[name], dict):
+                # one by one, so that one that differs is not counted again with each that comes
+                for count, value in main[name].items():
+                    state[f"Out[{count}]"] = describe(value, f"Out[{count}]")
+            else:
+                state[name] = describe(main[name], name)
         for name, found in state.items():
             long = json.dumps(found, default=repr)
             if len(long) > _LONG:
