@@ -27,7 +27,15 @@ from gpuqueue.errors import GpuqueueError, StateVersionError
 from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState, Placement, Reading
 from gpuqueue.paths import Home
 from gpuqueue.plan import plan
-from gpuqueue.run.files import SPEC, VOID, has_begun, read_claim, read_json, write_json
+from gpuqueue.run.files import (
+    SPEC,
+    VOID,
+    has_begun,
+    is_settled,
+    read_claim,
+    read_json,
+    write_json,
+)
 from gpuqueue.run.process import alive, boot_id
 from gpuqueue.run.wake import Doorbell, ring
 from gpuqueue.settings import SettingsFile, may_autostart
@@ -256,6 +264,8 @@ class Controller:
                 self._end(turn, job, Outcome.again_because("it could not be started there"))
                 return True
             if process is not None:
+                if outcome is None and not is_settled(folder) and alive(process):
+                    return False  # it may be over in a moment, and its runner with another job
                 began = outcome.started if outcome and outcome.started else turn.now
                 job = turn.move(
                     job, "started", state=JobState.RUNNING, process=process, started=began

@@ -48,6 +48,7 @@ __all__ = [
     "has_begun",
     "has_heard",
     "is_resumable",
+    "is_settled",
     "read_claim",
     "read_exit",
     "read_json",
@@ -186,14 +187,18 @@ class ExitFile:
     def name(self, payload: ProcessId | None) -> None:
         """Say which process the payload is, for when the runner is killed."""
         me = payload and {"pid": payload.pid, "start": payload.start, "boot": payload.boot}
-        with contextlib.suppress(OSError):
+        try:
             self._put({"payload": me})
+        except OSError:
+            # a length says as much and takes no room, see is_settled
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, _EXIT_ROOM)
 
-    def end(self, record: dict[str, Any], *, patient: bool = True) -> None:
-        """Write how it ended. Waits for room, if ``patient``, unless the folder is gone.
+    def end(self, record: dict[str, Any], *, patient: bool = True) -> bool:
+        """Write how it ended; whether it can be read now.
 
-        It is not flushed: until somebody has recorded the end, and flushed that, it has not ended
-        for anybody.
+        Waits for room, if ``patient``, unless the folder is gone. It is not flushed: until
+        somebody has recorded the end, and flushed that, it has not ended for anybody.
         """
         if len(json.dumps(record)) > _EXIT_ROOM:
             record = record | {"reason": str(record.get("reason", ""))[:500]}
@@ -202,10 +207,14 @@ class ExitFile:
                 self._put(record)
             except OSError:
                 if not patient or not os.path.isdir(self._folder):
-                    return
+                    return False
                 time.sleep(1)
             else:
-                return
+                return os.fstat(self._file).st_nlink > 0  # the job may have removed it
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._file)
 
 
 def read_exit(folder: str | os.PathLike[str]) -> Any:
@@ -217,6 +226,14 @@ def read_exit(folder: str | os.PathLike[str]) -> Any:
 def has_begun(folder: str | os.PathLike[str]) -> bool:
     """Whether an attempt's payload may have begun."""
     return os.path.exists(os.path.join(folder, EXIT))
+
+
+def is_settled(folder: str | os.PathLike[str]) -> bool:
+    """Whether an attempt's runner has named its payload: from then on it looks after no other."""
+    try:
+        return os.stat(os.path.join(folder, EXIT)).st_size > 0
+    except OSError:
+        return False
 
 
 def read_payload(folder: str | os.PathLike[str]) -> ProcessId | None:

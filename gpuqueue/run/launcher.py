@@ -16,12 +16,14 @@ import json
 import os
 import select
 import signal
+import socket
 import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from gpuqueue.run.files import ExitFile
+from gpuqueue.run.pool import Pool, serve
 from gpuqueue.run.process import prepare
 from gpuqueue.run.runner import Runner
 from gpuqueue.run.spares import Limits, Spares
@@ -49,26 +51,31 @@ def _give_up(order: Mapping[str, Any], error: OSError) -> None:
 
 
 class _Launcher:
-    """Starts a runner for each order, by a spare kernel where there is one that fits."""
+    """Has a runner look after each order: a spare kernel's, one that is free, or a fresh one."""
 
     def __init__(self) -> None:
         self.successor: list[str] = []
         self.spares = Spares(self.fork)
+        self.pool = Pool(self.fork)
 
-    def fork(self, order: Mapping[str, Any]) -> None:
-        """Start a fresh runner."""
+    def fork(self, order: Mapping[str, Any], channel: socket.socket | None = None) -> bool:
+        """Start a fresh runner; whether that could be done."""
         try:
             child = os.fork()
         except OSError as error:
             _give_up(order, error)
-            return
+            return False
         if child:
             self.spares.started(order, child)
-            return
+            return True
         try:
             # a spare kernel ends with the launcher's end of its pipe, and with that alone
             self.spares.forget()
-            Runner(order).run()
+            self.pool.forget()
+            if channel is None:
+                Runner(order).run()
+            else:
+                serve(order, channel)
         except BaseException as error:  # noqa: BLE001 - the fork must never return into the loop
             os.write(2, f"gpuqueue runner of job {order.get('job')}: {error!r}\n".encode())
         finally:
@@ -81,22 +88,28 @@ class _Launcher:
             self.successor = order[SUCCESSOR]
         elif LIMITS in order:
             self.spares.limit(Limits(*order[LIMITS]))
-        elif not self.spares.take(order):
-            self.fork(order)
+        elif order.get("cell"):  # a spare kernel is made after the process of its runner has ended
+            if not self.spares.take(order):
+                self.fork(order)
+        else:
+            self.pool.give(order, line)
 
     def run(self) -> None:
         """Carry out lines of standard input until it closes."""
         buffer = b""
         while True:
-            handles, patience = self.spares.handles(), self.spares.patience()
-            if handles or patience is not None:
+            handles = self.spares.handles()
+            patience = (self.spares.patience(), self.pool.patience)
+            waits = [wait for wait in patience if wait is not None]
+            if handles or waits:
                 poller = select.poll()
                 for handle in (0, *handles):
                     poller.register(handle, select.POLLIN)
-                found = poller.poll(None if patience is None else patience * 1000 + 1)
+                found = poller.poll(min(waits) * 1000 + 1 if waits else None)
                 ready = [handle for handle, _ in found]
                 self.spares.heed([handle for handle in ready if handle])
                 if 0 not in ready:
+                    self.pool.tidy()
                     continue
             chunk = os.read(0, 1 << 20)
             if not chunk:
