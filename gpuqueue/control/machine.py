@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from gpuqueue.control.leading import lead_of
@@ -195,7 +196,13 @@ def _learned(job: Job) -> Estimate | None:
     memory = job.learned_memory if job.request.memory is None else None
     if run_time is None:
         return None if memory is None else Estimate(memory=memory)
-    return Estimate(run_time, memory, learned=True, sound=job.sound)
+    return _estimate(run_time, memory, job.sound)
+
+
+@lru_cache(maxsize=1024)
+def _estimate(run_time: float, memory: int | None, sound: bool) -> Estimate:
+    """Jobs of one command share theirs: a long queue has a plan several times a second."""
+    return Estimate(run_time, memory, learned=True, sound=sound)
 
 
 def snapshot_of(

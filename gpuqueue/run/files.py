@@ -68,6 +68,7 @@ STOP = "stop"
 PROGRESS = "progress.jsonl"
 _CLAIM = "claim"
 _EXIT_ROOM = 4096
+_PIECE = 1 << 16
 
 VOID = ProcessId(0, 0, "void")
 """Stands in an attempt's claim for "nobody may have this one"."""
@@ -78,8 +79,15 @@ TORN = ProcessId(0, 0, "torn")
 def read_json(path: str | os.PathLike[str]) -> Any:
     """The value in a JSON file; None if there is no such file or it is not whole."""
     try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
+        # an exit record is read for each job, and a file object costs as much as the rest
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            text = os.read(handle, _PIECE)
+            while len(text) % _PIECE == 0 and (more := os.read(handle, _PIECE)):
+                text += more
+        finally:
+            os.close(handle)
+        return json.loads(text)
     except (OSError, ValueError):
         return None
 
@@ -181,14 +189,14 @@ class ExitFile:
         self._folder = folder
         self._file = os.open(os.path.join(folder, EXIT), os.O_CREAT | os.O_WRONLY, 0o600)
 
-    def _put(self, record: dict[str, Any]) -> None:
-        os.pwrite(self._file, json.dumps(record).encode().ljust(_EXIT_ROOM), 0)
+    def _put(self, text: str) -> None:
+        os.pwrite(self._file, text.encode().ljust(_EXIT_ROOM), 0)
 
     def name(self, payload: ProcessId | None) -> None:
         """Say which process the payload is, for when the runner is killed."""
         me = payload and {"pid": payload.pid, "start": payload.start, "boot": payload.boot}
         try:
-            self._put({"payload": me})
+            self._put(json.dumps({"payload": me}))
         except OSError:
             # a length says as much and takes no room, see is_settled
             with contextlib.suppress(OSError):
@@ -200,11 +208,12 @@ class ExitFile:
         Waits for room, if ``patient``, unless the folder is gone. It is not flushed: until
         somebody has recorded the end, and flushed that, it has not ended for anybody.
         """
-        if len(json.dumps(record)) > _EXIT_ROOM:
-            record = record | {"reason": str(record.get("reason", ""))[:500]}
+        text = json.dumps(record)
+        if len(text) > _EXIT_ROOM:
+            text = json.dumps(record | {"reason": str(record.get("reason", ""))[:500]})
         while True:
             try:
-                self._put(record)
+                self._put(text)
             except OSError:
                 if not patient or not os.path.isdir(self._folder):
                     return False

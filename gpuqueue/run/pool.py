@@ -77,7 +77,7 @@ class _Kept:
 
     channel: socket.socket
     since: float
-    order: Order | None = None
+    order: bytes = b""
 
 
 class Pool:
@@ -86,32 +86,32 @@ class Pool:
     Parameters
     ----------
     start
-        Forks a runner for an order, with its end of a socket; whether it could.
+        Forks a runner for an order, a line of JSON, with its end of a socket; whether it could.
     """
 
-    def __init__(self, start: Callable[[Order, socket.socket], bool]) -> None:
+    def __init__(self, start: Callable[[bytes, socket.socket], bool]) -> None:
         self._start = start
         self._kept: dict[int, _Kept] = {}
         self._free: list[int] = []
         self._poller = select.poll()
 
-    def give(self, order: Order, line: bytes) -> None:
+    def give(self, order: bytes) -> None:
         """Have an order carried out, by a runner that is free or by a fresh one."""
         self._listen()
         while self._free:
             handle = self._free.pop()
             runner = self._kept[handle]
             try:
-                sent = runner.channel.send(line + b"\n")
+                sent = runner.channel.send(order + b"\n")
             except OSError:  # it is gone, or has stopped
                 sent = 0
-            if sent == len(line) + 1:
+            if sent == len(order) + 1:
                 runner.order, runner.since = order, time.monotonic()
                 return
             self._drop(handle)
         self._fresh(order)
 
-    def _fresh(self, order: Order) -> None:
+    def _fresh(self, order: bytes) -> None:
         here, there = socket.socketpair()
         with there:
             here.settimeout(0)
@@ -129,11 +129,11 @@ class Pool:
             with contextlib.suppress(OSError):
                 said = runner.channel.recv(16)
             if said == _FREE:
-                runner.order, runner.since = None, time.monotonic()
+                runner.order, runner.since = b"", time.monotonic()
                 self._free.append(handle)
                 continue
             self._drop(handle)
-            if not said and runner.order is not None:
+            if not said and runner.order:
                 # killed, perhaps before it had read its order: an attempt can be claimed only
                 # once, so a second order does no harm
                 self._fresh(runner.order)
