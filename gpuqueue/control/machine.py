@@ -17,7 +17,7 @@ from gpuqueue.errors import InvalidRequest
 from gpuqueue.gpus import detect
 from gpuqueue.model import ACTIVE, WHOLE, Gpu, Job, JobState, Reading
 from gpuqueue.plan import Card, Estimate, Policy, Snapshot
-from gpuqueue.run.process import children_map, descendants
+from gpuqueue.run.process import children_map, descendants, is_elsewhere
 from gpuqueue.settings import Settings
 from gpuqueue.store import Store, gpu_from, plain, reading_from
 from gpuqueue.units import format_bytes
@@ -107,7 +107,7 @@ def seen_on(
     if any(reading.processes for reading in readings):
         children = children_map()
         for job in running:
-            if job.process is not None:
+            if job.process is not None and not is_elsewhere(job.process):
                 tree = (job.process.pid, *descendants(job.process.pid, children))
                 owners |= dict.fromkeys(tree, job.id)
     held = {gpu for job in running if job.placement for gpu in job.placement.gpus}

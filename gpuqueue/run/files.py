@@ -7,7 +7,8 @@
 ``imports``          modules that a cell's notebook has imported, for its spare kernel
 ``<attempt>/``       one start of the job:
 ``  claim``          which runner has it: a symbolic link to nowhere, whose text says so
-``  log``            bytes as the job wrote them
+``  log``            bytes as the job wrote them; locked for as long as its runner lives
+``  ask``            doorbell of the runner of a job that runs for longer than a moment
 ``  outputs.jsonl``  a cell's outputs, one JSON line each
 ``  result``         what the payload gave back
 ``  outcome.json``   what the payload told of itself: why it failed, how much device memory it used
@@ -27,12 +28,17 @@ import contextlib
 import errno
 import json
 import os
+import sys
 import time
 from typing import Any
 
 from gpuqueue.model import ProcessId
 
+if sys.platform != "win32":  # where no containers share a directory
+    import fcntl
+
 __all__ = [
+    "ASK",
     "EXIT",
     "LOG",
     "OUTCOME",
@@ -47,6 +53,8 @@ __all__ = [
     "ask_to_stop",
     "has_begun",
     "has_heard",
+    "hold",
+    "is_held",
     "is_resumable",
     "is_settled",
     "read_claim",
@@ -60,6 +68,7 @@ __all__ = [
 
 SPEC = "spec.json"
 LOG = "log"
+ASK = "ask"
 OUTPUTS = "outputs.jsonl"
 RESULT = "result"
 OUTCOME = "outcome.json"
@@ -175,6 +184,30 @@ def read_claim(folder: str | os.PathLike[str]) -> ProcessId | None:
         return TORN
     except OSError:
         return None
+
+
+def hold(handle: int) -> None:
+    """Lock an open log as the runner of its attempt; the kernel lets go when the process ends."""
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_SH)
+
+
+def is_held(folder: str | os.PathLike[str]) -> bool:
+    """Whether a runner that has an attempt, or is about to take it, lives in any container."""
+    if sys.platform == "win32":
+        return False
+    try:
+        handle = os.open(os.path.join(folder, LOG), os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno == errno.EWOULDBLOCK
+    finally:
+        os.close(handle)
+    return False
 
 
 class ExitFile:

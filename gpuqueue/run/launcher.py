@@ -51,6 +51,7 @@ def _give_up(order: Mapping[str, Any], error: OSError) -> None:
             record = {"returncode": None, "started": now, "ended": now, "reason": reason}
             ExitFile(runner.folder).end(record, patient=False)
             ring(str(order["wake"]), f"exit {order['job']}")
+        runner.let_go()
 
 
 def _in_fork(work: Callable[[], object]) -> NoReturn:

@@ -2,7 +2,8 @@
 
 It claims the attempt, starts the payload in a session of its own, copies its output to the log,
 ends what the payload leaves behind and writes the exit record. It knows its job directory and
-nothing else. SIGTERM asks it to end the job, SIGINT to interrupt it.
+nothing else. SIGTERM asks it to end the job, SIGINT to interrupt it; from another container, where
+no signal comes from, the same is asked by ringing ``ask`` with the signal's number.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import select
 import signal
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from gpuqueue.model import ProcessId
-from gpuqueue.run.files import LOG, SPEC, ExitFile, read_json, take_claim
+from gpuqueue.run.files import ASK, LOG, SPEC, ExitFile, hold, read_json, take_claim
 from gpuqueue.run.logfile import LogFile
 from gpuqueue.run.process import adopt_orphans, descendants, identify
-from gpuqueue.run.wake import ring
+from gpuqueue.run.wake import Doorbell, ring
 
 __all__ = ["DEFAULTED", "Post", "Runner"]
 
@@ -120,12 +122,20 @@ class Runner:
         self._known_at: float | None = None
         self._told = False
         self._recorded = False
+        self._log: LogFile | None = None
+        self._bell: Doorbell | None = None
 
     # -- claim -------------------------------------------------------------------------------
 
     def claim(self, me: ProcessId | None = None) -> bool:
-        """Take the attempt for this process; False if another runner has it."""
+        """Take the attempt for this process; False if another runner has it.
+
+        The lock comes first: who sees the claim from another container, where the process has no
+        number, sees the lock as well.
+        """
         _make_folder(os.path.join(self.folder, "run"))
+        self._log = LogFile(os.path.join(self.folder, LOG), self.order.get("log_limit", 0))
+        hold(self._log.fileno())
         me = me or identify(os.getpid())
         assert me is not None
         return take_claim(self.folder, me)
@@ -144,23 +154,28 @@ class Runner:
         post.runner = self
         if not self.claim(post.me):
             post.runner = None
+            self.let_go()
             on_end()
             return True
         started = time.time()
         output = self._start()
         self._known_at = time.monotonic() + _SHORT
-        log = LogFile(os.path.join(self.folder, LOG), self.order["log_limit"])
-        try:
-            self._supervise(output, log, post.ears)
-        finally:
-            log.close()
-        self._record(started, log)
+        assert self._log is not None
+        self._supervise(output, self._log, post.ears)
+        self._log.finish()
+        self._record(started, self._log)
+        self.let_go()
         free = self._recorded and self._known_at is not None and not self.asked
         if free:
             post.runner = None
             on_end()
         ring(self.order["wake"], f"exit {self.order['job']}")
         return free
+
+    def let_go(self) -> None:
+        """Let go of the attempt: its record is written, or it is another's."""
+        if self._log is not None:
+            self._log.close()
 
     def ask(self, what: str) -> None:
         """Ask for the job's end: ``cancel`` or ``interrupt``."""
@@ -246,6 +261,8 @@ class Runner:
     def _make_known(self) -> None:
         """Name the payload's process, which also sets aside room for the exit record, and ring."""
         self._known_at = None
+        with contextlib.suppress(OSError):  # there is no room for it: signals do without
+            self._bell = Doorbell(Path(self.folder, ASK))
         if self._exit is not None:
             self._exit.name(identify(self.payload) if self.payload else None)
         ring(self.order["wake"], f"claim {self.order['job']}")
@@ -266,6 +283,8 @@ class Runner:
                 break
             if self._known_at is not None and time.monotonic() >= self._known_at and not gone:
                 self._make_known()
+                if self._bell is not None:
+                    poller.register(self._bell.fileno(), select.POLLIN)
             for handle, _ in ready:
                 if handle == output:
                     data = os.read(output, 1 << 16)
@@ -274,14 +293,27 @@ class Runner:
                     else:
                         poller.unregister(output)
                         open_output = False
-                else:
+                elif handle == ears:
                     with contextlib.suppress(BlockingIOError):
                         os.read(handle, 4096)
+                else:
+                    self._answer()
             gone = self._reap()
             if not gone:
                 self._press()
             log.settle()
         os.close(output)
+        if self._bell is not None:
+            self._bell.close(remove=True)
+
+    def _answer(self) -> None:
+        """Do what was asked at the doorbell."""
+        assert self._bell is not None
+        for line in self._bell.wait(0):
+            if line == str(int(signal.SIGTERM)):
+                self.ask("cancel")
+            elif line == str(int(signal.SIGINT)):
+                self.ask("interrupt")
 
     def _patience(self, log: LogFile) -> float | None:
         """Milliseconds to sleep at most; None until something happens."""
