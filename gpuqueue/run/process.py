@@ -57,8 +57,8 @@ def boot_id() -> str:
     return str(int(psutil.boot_time()))
 
 
-_FIRST_NAMESPACE = 0xEFFFFFFC
-"""Number of the PID namespace that the kernel begins with (``PROC_PID_INIT_INO``)."""
+_FIRST_NAMESPACE = "pid:[4026531836]"
+"""The PID namespace that the kernel begins with (``PROC_PID_INIT_INO``)."""
 
 
 @cache
@@ -67,8 +67,8 @@ def _here() -> str:
     namespace = _FIRST_NAMESPACE
     if _LINUX:
         with contextlib.suppress(OSError):
-            namespace = os.stat("/proc/self/ns/pid").st_ino
-    return boot_id() + (f":{namespace:x}" if namespace != _FIRST_NAMESPACE else "")
+            namespace = os.readlink("/proc/self/ns/pid")
+    return boot_id() + ("" if namespace == _FIRST_NAMESPACE else f":{namespace[5:-1]}")
 
 
 def same_boot(process: ProcessId) -> bool:

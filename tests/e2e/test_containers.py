@@ -14,6 +14,7 @@ import gpuqueue
 from gpuqueue.client import default_client
 from gpuqueue.control.leading import lead_of
 from gpuqueue.control.runners import lives
+from gpuqueue.errors import NotAllowedNow
 from gpuqueue.model import JobState
 from gpuqueue.run.files import ASK, is_held
 from gpuqueue.run.process import alive, is_elsewhere, send_signal
@@ -38,7 +39,8 @@ import gpuqueue
 from gpuqueue.client import default_client
 from gpuqueue.control.lead import spawn_headless
 spawn_headless(default_client().home)
-print(gpuqueue.submit(sys.argv[1:], restartable=True).id, flush=True)
+if words := sys.argv[1:]:
+    print(gpuqueue.submit(words, restartable=True).id, flush=True)
 for line in sys.stdin:
     os.kill(default_client().lead()["pid"], signal.SIGKILL)
     print("killed", flush=True)
@@ -47,7 +49,7 @@ for line in sys.stdin:
 
 @contextlib.contextmanager
 def container(*words):
-    """A job that runs in another PID namespace, whose lead is not there any more."""
+    """A PID namespace of its own with a lead, which submits a command."""
     process = subprocess.Popen(
         [*_APART, sys.executable, "-c", _LEAD, *words],
         stdin=subprocess.PIPE,
@@ -56,9 +58,7 @@ def container(*words):
         env={**os.environ, "GPUQUEUE_AUTOSTART": "0"},
     )
     try:
-        job = gpuqueue.job(int(process.stdout.readline()))
-        until(lambda: job.state is JobState.RUNNING)
-        yield process, job
+        yield process
     finally:
         process.kill()
         process.wait()
@@ -66,13 +66,22 @@ def container(*words):
         process.stdout.close()
 
 
-def take_over(home, process):
-    """Lead here, with one look at every job behind us."""
-    process.stdin.write("now\n")
-    process.stdin.flush()
-    assert process.stdout.readline() == "killed\n"
+@contextlib.contextmanager
+def orphan(*words):
+    """A job that runs in a container whose lead is killed; the container and the job."""
+    with container(*words) as process:
+        job = gpuqueue.job(int(process.stdout.readline()))
+        until(lambda: job.state is JobState.RUNNING)
+        assert lead_of(default_client().store) is not None  # it is known here, too
+        process.stdin.write("now\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "killed\n"
+        yield process, job
+
+
+def take_over():
+    """Have the lead that is there by now take one look at every job."""
     assert gpuqueue.submit(["true"], preset="cpu").wait(60) == 0
-    assert not is_elsewhere(lead_process(home))
 
 
 @pytest.fixture
@@ -82,22 +91,24 @@ def one_gpu(home):
     return home
 
 
-def test_a_job_of_another_container_runs_on_and_is_cancelled_from_here(one_gpu, tmp_path):
+@pytest.mark.parametrize("where", ["outside", "in another"])
+def test_a_job_of_a_container_runs_on_and_is_cancelled(one_gpu, tmp_path, monkeypatch, where):
     mark = tmp_path / "asked"
     script = f"trap 'touch {mark}; exit 1' TERM; touch {tmp_path}/on; while :; do sleep 0.05; done"
-    with container("sh", "-c", script) as (process, job):
+    with contextlib.ExitStack() as stack:
+        _, job = stack.enter_context(orphan("sh", "-c", script))
         until((tmp_path / "on").exists)
-        runner = job.record.process
+        runner, folder = job.record.process, one_gpu.attempt(job.id, 1)
         assert is_elsewhere(runner)
         assert not alive(runner)
         assert not send_signal(runner, signal.SIGTERM)
-        folder = one_gpu.attempt(job.id, 1)
         assert lives(folder, runner)
-        # who leads there is known here, too
-        assert lead_of(default_client().store) is not None
-        take_over(one_gpu, process)
+        if where == "in another":
+            monkeypatch.setenv("GPUQUEUE_AUTOSTART", "0")
+            stack.enter_context(container())
+        take_over()
         waiting = gpuqueue.submit(["true"])  # for the GPU that the job holds
-        assert gpuqueue.submit(["true"], preset="cpu").wait(60) == 0
+        take_over()
         assert job.state is JobState.RUNNING
         assert waiting.state is JobState.QUEUED
         assert job.record.attempt == 1
@@ -112,9 +123,9 @@ def test_a_job_of_another_container_runs_on_and_is_cancelled_from_here(one_gpu, 
 
 def test_a_job_goes_back_into_the_queue_when_its_container_is_removed(one_gpu, tmp_path):
     script = f"echo x >> {tmp_path}/runs; test $(wc -l < {tmp_path}/runs) = 2 || sleep 600"
-    with container("sh", "-c", script) as (process, job):
+    with orphan("sh", "-c", script) as (process, job):
         until((tmp_path / "runs").exists)
-        take_over(one_gpu, process)
+        take_over()
         process.kill()
         assert job.wait(60) == 0
         assert job.record.attempt == 2
@@ -122,12 +133,11 @@ def test_a_job_goes_back_into_the_queue_when_its_container_is_removed(one_gpu, t
         assert any(reason.startswith("lost: the container") for reason in reasons)
 
 
-def test_without_room_for_a_doorbell_a_cancel_is_refused(one_gpu, tmp_path):
-    with container("sleep", "600") as (process, job):
-        folder = one_gpu.attempt(job.id, 1)
-        take_over(one_gpu, process)
-        (folder / ASK).unlink()
-        with pytest.raises(gpuqueue.errors.NotAllowedNow, match="runs in another container"):
+def test_without_room_for_a_doorbell_a_cancel_is_refused(one_gpu):
+    with orphan("sleep", "600") as (_, job):
+        take_over()
+        (one_gpu.attempt(job.id, 1) / ASK).unlink()
+        with pytest.raises(NotAllowedNow, match="runs in another container"):
             job.cancel()
         assert job.state is JobState.RUNNING
 
