@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -70,7 +71,8 @@ def _is_headless(pid: int) -> bool:
 def clean_up(home: Home) -> None:
     """End the controllers and the jobs of a home."""
     for pid in leads_of(home):
-        os.kill(pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
     until(lambda: not leads_of(home), what="controllers end")
     if not home.database.exists():
         return

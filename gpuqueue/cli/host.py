@@ -43,7 +43,7 @@ def stop() -> None:
 
     from gpuqueue.client.local import default_client
     from gpuqueue.model import JobState, ProcessId
-    from gpuqueue.run.process import alive, send_signal
+    from gpuqueue.run.process import alive, is_elsewhere, send_signal
 
     client = default_client()
     lead = client.lead()
@@ -57,6 +57,9 @@ def stop() -> None:
         )
         raise typer.Exit(1)
     process = ProcessId(lead["pid"], lead["start"], lead["boot"])
+    if is_elsewhere(process):
+        tell("the controller runs in another container; `jupyter gpuqueue stop` there ends it")
+        raise typer.Exit(1)
     send_signal(process, signal.SIGTERM)
     deadline = time.monotonic() + _PATIENCE
     while alive(process):

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -379,10 +380,21 @@ def _user() -> str:
     # in a container everybody has the same account, and one person is one owner by REST and here
     if name := os.environ.get("JUPYTERHUB_USER"):
         return name
+    names = tuple(os.environ.get(name) for name in _LOGIN_NAMES)
+    return _account(os.getuid() if hasattr(os, "getuid") else -1, names)
+
+
+_LOGIN_NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
+"""What ``getpass`` goes by before it reads the list of accounts."""
+
+
+@lru_cache(maxsize=8)
+def _account(uid: int, _names: tuple[str | None, ...]) -> str:
+    """The account's name, looked up once: that reads a file, or asks a directory service."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        return f"uid-{os.getuid()}" if hasattr(os, "getuid") else "?"
+        return f"uid-{uid}" if uid >= 0 else "?"
 
 
 _clients: dict[tuple[int, str], LocalClient] = {}

@@ -22,14 +22,23 @@ from gpuqueue.control.intents import carry_out, with_children
 from gpuqueue.control.launch import Launcher
 from gpuqueue.control.machine import FACT, Machine, seen_on, snapshot_of, usage_of
 from gpuqueue.control.outcome import Outcome, is_loss, outcome_of, sweep, void
+from gpuqueue.control.runners import lives
 from gpuqueue.control.teacher import Teacher
 from gpuqueue.control.turn import Turn
 from gpuqueue.errors import GpuqueueError, StateVersionError
 from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState, Placement, Reading
 from gpuqueue.paths import Home
 from gpuqueue.plan import plan
-from gpuqueue.run.files import SPEC, VOID, has_begun, read_claim, read_json, write_json
-from gpuqueue.run.process import alive, boot_id
+from gpuqueue.run.files import (
+    SPEC,
+    VOID,
+    has_begun,
+    is_settled,
+    read_claim,
+    read_json,
+    write_json,
+)
+from gpuqueue.run.process import same_boot
 from gpuqueue.run.wake import Doorbell, ring
 from gpuqueue.settings import SettingsFile, may_autostart
 from gpuqueue.store import Store
@@ -197,7 +206,9 @@ class Controller:
                 if intent.kind in WISHES:
                     self.freer.carry_out(turn, intent)
                 else:
-                    self._open_intents |= not carry_out(turn, intent, self._take_back)
+                    self._open_intents |= not carry_out(
+                        turn, intent, self._take_back, self.home.attempt
+                    )
                 changed = True
         return changed
 
@@ -266,6 +277,8 @@ class Controller:
                 self._end(turn, job, Outcome.again_because("it could not be started there"))
                 return True
             if process is not None:
+                if outcome is None and not is_settled(folder) and lives(folder, process):
+                    return False  # it may be over in a moment, and its runner with another job
                 began = outcome.started if outcome and outcome.started else turn.now
                 job = turn.move(
                     job, "started", state=JobState.RUNNING, process=process, started=began
@@ -273,7 +286,7 @@ class Controller:
                 self._ordered.pop(job.id, None)
                 if outcome is None:
                     return False
-        if outcome is None and look and job.process is not None and not alive(job.process):
+        if outcome is None and look and job.process and not lives(folder, job.process):
             # the record may have been written between the two looks
             outcome = outcome_of(folder, job) or self._lost(job)
         if outcome is None:
@@ -305,7 +318,7 @@ class Controller:
         if job.asked == "cancel":
             return Outcome.cancelled("cancelled while it ran; its runner was killed")
         # after a power cut the mark may be missing although the payload had begun
-        begun = has_begun(folder) or job.process.boot != boot_id()
+        begun = has_begun(folder) or not same_boot(job.process)
         # one that takes its runner or the machine down each time must not do so for ever
         again = self._losses(job) < _MOST_LOSSES and (job.request.restartable or not begun)
         return Outcome.lost(job.process, again=again)

@@ -1,4 +1,4 @@
-"""Processes, known by pid, start time and boot together. Standard library only.
+"""Processes, known by pid, start time, boot and PID namespace. Standard library only.
 
 Linux is read from ``/proc``. Elsewhere psutil answers, imported when it is needed.
 """
@@ -25,9 +25,11 @@ __all__ = [
     "descendants",
     "die_with_parent",
     "identify",
+    "is_elsewhere",
     "marked",
     "prepare",
     "process_table",
+    "same_boot",
     "send_signal",
     "session_of",
 ]
@@ -58,6 +60,30 @@ def boot_id() -> str:
     return str(int(psutil.boot_time()))
 
 
+_FIRST_NAMESPACE = "pid:[4026531836]"
+"""The PID namespace that the kernel begins with (``PROC_PID_INIT_INO``)."""
+
+
+@cache
+def _here() -> str:
+    """What tells this boot and, in a container, its PID namespace from every other."""
+    namespace = _FIRST_NAMESPACE
+    if _LINUX:
+        with contextlib.suppress(OSError):
+            namespace = os.readlink("/proc/self/ns/pid")
+    return boot_id() + ("" if namespace == _FIRST_NAMESPACE else f":{namespace[5:-1]}")
+
+
+def same_boot(process: ProcessId) -> bool:
+    """Whether a process was started since the machine was, in whichever container."""
+    return process.boot.partition(":")[0] == boot_id()
+
+
+def is_elsewhere(process: ProcessId) -> bool:
+    """Whether a process belongs to another container, where its number means something else."""
+    return process.boot != _here() and same_boot(process)
+
+
 class Seen(NamedTuple):
     """A process at one moment: its state letter as in ``ps``, its parent, its start in ticks."""
 
@@ -85,18 +111,18 @@ def identify(pid: int) -> ProcessId | None:
     """The lasting identity of a process that lives now; None if there is none."""
     if _LINUX:
         stat = _stat(pid)
-        return None if stat is None else ProcessId(pid, stat.start, boot_id())
+        return None if stat is None else ProcessId(pid, stat.start, _here())
     import psutil
 
     try:
-        return ProcessId(pid, int(psutil.Process(pid).create_time() * 100), boot_id())
+        return ProcessId(pid, int(psutil.Process(pid).create_time() * 100), _here())
     except psutil.Error:
         return None
 
 
 def alive(process: ProcessId) -> bool:
-    """Whether that very process still runs (a zombie does not)."""
-    if process.boot != boot_id():
+    """Whether that very process still runs, in this container (a zombie does not)."""
+    if process.boot != _here():
         return False
     if _LINUX:
         stat = _stat(process.pid)
@@ -217,7 +243,7 @@ def adopt_orphans() -> bool:
 
 def prepare() -> None:
     """Look up ahead of a fork what its child would look up otherwise."""
-    boot_id()
+    _here()
     _prctl()
 
 

@@ -346,11 +346,37 @@ class Store:
         )
         return int(cursor.lastrowid or 0)
 
-    def move(self, db: sqlite3.Connection, before: Job, after: Job, event: str, at: float) -> None:
+    def move(
+        self,
+        db: sqlite3.Connection,
+        before: Job,
+        after: Job,
+        event: str,
+        at: float,
+        *,
+        last: bool = True,
+    ) -> None:
         """Change a job and record the event, within the caller's transaction.
 
-        A job in a terminal state never changes again; such a call is an error of the caller.
+        A job in a terminal state never changes again; such a call is an error of the caller. If it
+        is not the ``last`` one about this job in the transaction, only what that one does not
+        bring is written.
         """
+        if after.request is not before.request:
+            db.execute(
+                "UPDATE jobs SET priority = ?, request = ? WHERE id = ?",
+                (after.request.priority, dump(plain(after.request)), after.id),
+            )
+        if last:
+            self._write_state(db, after, event)
+        data: dict[str, Any] = {"state": str(after.state)}
+        if after.reason and after.reason != before.reason:
+            data["reason"] = after.reason
+        if after.returncode is not None:
+            data["returncode"] = after.returncode
+        self.record(db, at, after.id, event, data)
+
+    def _write_state(self, db: sqlite3.Connection, after: Job, event: str) -> None:
         cursor = db.execute(
             "UPDATE jobs SET state = ?, position = ?, attempt = ?, placement = ?, started = ?, "
             "ended = ?, returncode = ?, reason = ?, process = ?, asked = ?, peak = ?, "
@@ -365,21 +391,10 @@ class Store:
                 after.frozen_at, after.id,
             ),
         )  # fmt: skip
-        if after.request is not before.request:
-            db.execute(
-                "UPDATE jobs SET priority = ?, request = ? WHERE id = ?",
-                (after.request.priority, dump(plain(after.request)), after.id),
-            )
         if cursor.rowcount != 1:
             raise StateDirectoryError(f"job {after.id} is gone or has ended; it cannot {event}")
         if after.state in TERMINAL and after.kind is not JobKind.SCRIPT:  # it is in a file too
             db.execute("DELETE FROM specs WHERE job = ?", (after.id,))
-        data: dict[str, Any] = {"state": str(after.state)}
-        if after.reason and after.reason != before.reason:
-            data["reason"] = after.reason
-        if after.returncode is not None:
-            data["returncode"] = after.returncode
-        self.record(db, at, after.id, event, data)
 
     def promise(self, db: sqlite3.Connection, job: Job) -> None:
         """Keep what is known of a job besides its state, within the caller's transaction.
