@@ -36,7 +36,6 @@ __all__ = [
     "job_to_dict",
     "load",
     "mode_from",
-    "mode_row",
     "placement_from",
     "plain",
     "process_from",
@@ -46,7 +45,7 @@ __all__ = [
 
 _NAMES = {
     cls: tuple(f.name for f in fields(cls))
-    for cls in (Request, Grant, Placement, ProcessId, Origin, Gpu, GpuProcess, Reading)
+    for cls in (Request, Grant, Placement, ProcessId, Origin, Gpu, GpuProcess, Reading, Mode)
 }
 
 
@@ -105,17 +104,16 @@ def reading_from(data: Mapping[str, Any]) -> Reading:
     return Reading(**known)
 
 
-def mode_row(mode: Mode) -> tuple[Any, ...]:
-    """The columns ``name, by, soft, since, program, latched`` of a mode."""
-    latched = dump(plain(mode.latched))
-    return str(mode.name), mode.by, mode.soft, mode.since, mode.program, latched
-
-
-def mode_from(row: tuple[Any, ...]) -> Mode:
-    """A mode from its columns."""
-    name, by, soft, since, program, latched = row
-    programs = tuple(ProcessId(p["pid"], p["start"], p["boot"]) for p in load(latched))
-    return Mode(ModeName(name), by, bool(soft), since, program, programs)
+def mode_from(data: Mapping[str, Any] | None) -> Mode:
+    """A mode from its dictionary; the queue has the GPUs where there is none."""
+    if data is None:
+        return Mode()
+    known = {name: data[name] for name in _NAMES[Mode] if name in data}
+    known["name"] = ModeName(known["name"])
+    known["latched"] = tuple(
+        ProcessId(item["pid"], item["start"], item["boot"]) for item in known.get("latched", ())
+    )
+    return Mode(**known)
 
 
 COLUMNS = (

@@ -107,15 +107,6 @@ CREATE INDEX jobs_lacked ON jobs (id) WHERE lacked IS NOT NULL;
 _FOURTH = """
 ALTER TABLE jobs ADD COLUMN frozen REAL NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN frozen_at REAL;
-CREATE TABLE mode (
-    id      INTEGER PRIMARY KEY CHECK (id = 1),
-    name    TEXT NOT NULL,
-    by      TEXT NOT NULL,
-    soft    INTEGER NOT NULL,
-    since   REAL,
-    program TEXT NOT NULL,
-    latched TEXT NOT NULL
-);
 """
 
 MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH)

@@ -32,7 +32,7 @@ from gpuqueue.model import (
     Placement,
     Request,
 )
-from gpuqueue.store.codec import COLUMNS, dump, job_from, load, mode_from, mode_row, plain
+from gpuqueue.store.codec import COLUMNS, dump, job_from, load, mode_from, plain
 from gpuqueue.store.schema import migrate
 
 __all__ = ["LIVE", "Draft", "Store"]
@@ -44,6 +44,7 @@ flush_file = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 _PATIENCE = 60.0
 _TRY = 0.25
 _LOG_PAGES = 4000
+_MODE = "mode"
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,22 +437,21 @@ class Store:
 
     def set_mode(self, db: sqlite3.Connection, mode: Mode, at: float, data: Any) -> None:
         """Keep who has the GPUs and record it as an event, within the caller's transaction."""
-        db.execute(
-            "INSERT OR REPLACE INTO mode (id, name, by, soft, since, program, latched) "
-            "VALUES (1, ?, ?, ?, ?, ?, ?)",
-            mode_row(mode),
-        )
+        self._put_fact(db, _MODE, plain(mode))
         told = {"name": mode.name, "by": mode.by, "soft": mode.soft, "program": mode.program}
         self.record(db, at, None, "mode", told | data)
 
     def set_fact(self, name: str, value: Any) -> None:
         """Keep one JSON value under a name (the machine's GPUs, who leads)."""
         with self.transaction() as db:
-            db.execute(
-                "INSERT INTO facts (name, value) VALUES (?, ?) "
-                "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                (name, dump(value)),
-            )
+            self._put_fact(db, name, value)
+
+    def _put_fact(self, db: sqlite3.Connection, name: str, value: Any) -> None:
+        db.execute(
+            "INSERT INTO facts (name, value) VALUES (?, ?) "
+            "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            (name, dump(value)),
+        )
 
     # -- what everybody reads ---------------------------------------------------------------
 
@@ -462,8 +462,7 @@ class Store:
 
     def mode(self) -> Mode:
         """Who has the GPUs: the queue unless somebody has taken them."""
-        rows = self._rows("SELECT name, by, soft, since, program, latched FROM mode")
-        return mode_from(rows[0]) if rows else Mode()
+        return mode_from(self.fact(_MODE))
 
     def job(self, job_id: int) -> Job:
         """One job.

@@ -6,11 +6,11 @@ CREATE TABLE events (
     kind TEXT NOT NULL,
     data TEXT NOT NULL
 );
-INSERT INTO "events" VALUES(1,1.79604199272874045373e+09,1,'submitted','{}');
-INSERT INTO "events" VALUES(2,1.79604199272874045373e+09,2,'submitted','{}');
-INSERT INTO "events" VALUES(3,1.79604199272874045373e+09,3,'submitted','{}');
-INSERT INTO "events" VALUES(4,1.79604199272874045373e+09,4,'submitted','{}');
-INSERT INTO "events" VALUES(5,1.79604199272874045373e+09,5,'submitted','{}');
+INSERT INTO "events" VALUES(1,1.79604543277936792378e+09,1,'submitted','{}');
+INSERT INTO "events" VALUES(2,1.79604543277936792378e+09,2,'submitted','{}');
+INSERT INTO "events" VALUES(3,1.79604543277936792378e+09,3,'submitted','{}');
+INSERT INTO "events" VALUES(4,1.79604543277936792378e+09,4,'submitted','{}');
+INSERT INTO "events" VALUES(5,1.79604543277936792378e+09,5,'submitted','{}');
 INSERT INTO "events" VALUES(6,3.0,2,'ended','{"state":"running"}');
 INSERT INTO "events" VALUES(7,3.0,3,'ended','{"state":"succeeded","returncode":0}');
 INSERT INTO "events" VALUES(8,3.0,4,'ended','{"state":"failed","returncode":1}');
@@ -52,20 +52,11 @@ CREATE TABLE jobs (
     key       TEXT,
     retry_of  INTEGER
 , expected REAL, latest REAL, learned REAL, sound INTEGER NOT NULL DEFAULT 0, peak INTEGER, learned_memory INTEGER, lacked INTEGER, frozen REAL NOT NULL DEFAULT 0, frozen_at REAL);
-INSERT INTO "jobs" VALUES(1,'script','queued',0,1,'{"preset":"one","gpus":null,"share":null,"memory":null,"slots":null,"eta":null,"priority":0,"after":[],"restartable":false,"preemptible":false}','was-queued','somebody','true','/','{"kind":"terminal","path":"","session":"tty1"}',1.79604199272874045373e+09,0,NULL,NULL,NULL,NULL,'',NULL,'',NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,0.0,NULL);
-INSERT INTO "jobs" VALUES(2,'script','running',0,2,'{"preset":"one","gpus":null,"share":null,"memory":null,"slots":null,"eta":null,"priority":0,"after":[],"restartable":false,"preemptible":false}','was-running','somebody','true','/','{"kind":"terminal","path":"","session":"tty1"}',1.79604199272874045373e+09,1,'{"grants":[{"gpu":"FAKE-0","compute":1000,"memory":17179869184,"whole":true}],"slots":2}',2.0,NULL,NULL,'','{"pid":1,"start":1,"boot":"an-earlier-boot"}','',NULL,NULL,NULL,NULL,NULL,0,8589934592,NULL,NULL,0.0,NULL);
-INSERT INTO "jobs" VALUES(3,'script','succeeded',0,3,'{"preset":"one","gpus":null,"share":null,"memory":null,"slots":null,"eta":null,"priority":0,"after":[],"restartable":false,"preemptible":false}','was-succeeded','somebody','true','/','{"kind":"terminal","path":"","session":"tty1"}',1.79604199272874045373e+09,1,'{"grants":[{"gpu":"FAKE-0","compute":1000,"memory":17179869184,"whole":true}],"slots":2}',2.0,3.0,0,'',NULL,'',NULL,NULL,NULL,NULL,NULL,0,8589934592,NULL,NULL,0.0,NULL);
-INSERT INTO "jobs" VALUES(4,'script','failed',0,4,'{"preset":"one","gpus":null,"share":null,"memory":null,"slots":null,"eta":null,"priority":0,"after":[],"restartable":false,"preemptible":false}','was-failed','somebody','true','/','{"kind":"terminal","path":"","session":"tty1"}',1.79604199272874045373e+09,1,'{"grants":[{"gpu":"FAKE-0","compute":1000,"memory":17179869184,"whole":true}],"slots":2}',2.0,3.0,1,'',NULL,'',NULL,NULL,NULL,NULL,NULL,0,8589934592,NULL,NULL,0.0,NULL);
-INSERT INTO "jobs" VALUES(5,'script','cancelled',0,5,'{"preset":"one","gpus":null,"share":null,"memory":null,"slots":null,"eta":null,"priority":0,"after":[],"restartable":false,"preemptible":false}','was-cancelled','somebody','true','/','{"kind":"terminal","path":"","session":"tty1"}',1.79604199272874045373e+09,1,'{"grants":[{"gpu":"FAKE-0","compute":1000,"memory":17179869184,"whole":true}],"slots":2}',2.0,3.0,1,'',NULL,'',NULL,NULL,NULL,NULL,NULL,0,8589934592,NULL,NULL,0.0,NULL);
-CREATE TABLE mode (
-    id      INTEGER PRIMARY KEY CHECK (id = 1),
-    name    TEXT NOT NULL,
-    by      TEXT NOT NULL,
-    soft    INTEGER NOT NULL,
-    since   REAL,
-    program TEXT NOT NULL,
-    latched TEXT NOT NULL
-);
+INSERT INTO "jobs" VALUES(1,'script','queued',0,1,'{"preset":"one","gpus":null,"share":null,"memory":null,"slots":null,"eta":null,"priority":0,"after":[],"restartable":false,"preemptible":false}','was-queued','somebody','true','/','{"kind":"terminal","path":"","session":"tty1"}',1.79604543277936792378e+09,0,NULL,NULL,NULL,NULL,'',NULL,'',NULL,NULL,NULL,NULL,NULL,0,NULL,NULL,NULL,0.0,NULL);
+INSERT INTO "jobs" VALUES(2,'script','running',0,2,'{"preset":"one","gpus":null,"share":null,"memory":null,"slots":null,"eta":null,"priority":0,"after":[],"restartable":false,"preemptible":false}','was-running','somebody','true','/','{"kind":"terminal","path":"","session":"tty1"}',1.79604543277936792378e+09,1,'{"grants":[{"gpu":"FAKE-0","compute":1000,"memory":17179869184,"whole":true}],"slots":2}',2.0,NULL,NULL,'','{"pid":1,"start":1,"boot":"an-earlier-boot"}','',NULL,NULL,NULL,NULL,NULL,0,8589934592,NULL,NULL,0.0,NULL);
+INSERT INTO "jobs" VALUES(3,'script','succeeded',0,3,'{"preset":"one","gpus":null,"share":null,"memory":null,"slots":null,"eta":null,"priority":0,"after":[],"restartable":false,"preemptible":false}','was-succeeded','somebody','true','/','{"kind":"terminal","path":"","session":"tty1"}',1.79604543277936792378e+09,1,'{"grants":[{"gpu":"FAKE-0","compute":1000,"memory":17179869184,"whole":true}],"slots":2}',2.0,3.0,0,'',NULL,'',NULL,NULL,NULL,NULL,NULL,0,8589934592,NULL,NULL,0.0,NULL);
+INSERT INTO "jobs" VALUES(4,'script','failed',0,4,'{"preset":"one","gpus":null,"share":null,"memory":null,"slots":null,"eta":null,"priority":0,"after":[],"restartable":false,"preemptible":false}','was-failed','somebody','true','/','{"kind":"terminal","path":"","session":"tty1"}',1.79604543277936792378e+09,1,'{"grants":[{"gpu":"FAKE-0","compute":1000,"memory":17179869184,"whole":true}],"slots":2}',2.0,3.0,1,'',NULL,'',NULL,NULL,NULL,NULL,NULL,0,8589934592,NULL,NULL,0.0,NULL);
+INSERT INTO "jobs" VALUES(5,'script','cancelled',0,5,'{"preset":"one","gpus":null,"share":null,"memory":null,"slots":null,"eta":null,"priority":0,"after":[],"restartable":false,"preemptible":false}','was-cancelled','somebody','true','/','{"kind":"terminal","path":"","session":"tty1"}',1.79604543277936792378e+09,1,'{"grants":[{"gpu":"FAKE-0","compute":1000,"memory":17179869184,"whole":true}],"slots":2}',2.0,3.0,1,'',NULL,'',NULL,NULL,NULL,NULL,NULL,0,8589934592,NULL,NULL,0.0,NULL);
 CREATE TABLE placements (
     seq     INTEGER PRIMARY KEY AUTOINCREMENT,
     job     INTEGER NOT NULL,
