@@ -125,11 +125,12 @@ def test_a_job_that_ends_as_it_is_asked_has_succeeded(home, tmp_path):
         "import pathlib, time\n"
         "from gpuqueue import checkpoint\n"
         "checkpoint.should_stop()\n"
+        "pathlib.Path('ready').touch()\n"
         "while not pathlib.Path('go').exists():\n"
         "    time.sleep(0.01)\n"
     )
     low = gpuqueue.submit(["python", "last.py"], cwd=tmp_path, preemptible=True)
-    until(lambda: is_resumable(home.attempt(low.id, 1)) and low.state is JobState.RUNNING)
+    until(lambda: (tmp_path / "ready").exists() and low.state is JobState.RUNNING)
     high = gpuqueue.submit(["true"], priority=1)
     until(lambda: low.state is JobState.EVICTING)
     (tmp_path / "go").touch()
