@@ -60,18 +60,19 @@ def boot_id() -> str:
     return str(int(psutil.boot_time()))
 
 
-_FIRST_NAMESPACE = "pid:[4026531836]"
-"""The PID namespace that the kernel begins with (``PROC_PID_INIT_INO``)."""
+_FIRST_NAMESPACE = 0xEFFFFFFC
+"""Number of the PID namespace that the kernel begins with (``PROC_PID_INIT_INO``)."""
 
 
 @cache
 def _here() -> str:
-    """What tells this boot and, in a container, its PID namespace from every other."""
-    namespace = _FIRST_NAMESPACE
+    """What tells this boot and this PID namespace (a container's, mostly) from every other."""
     if _LINUX:
-        with contextlib.suppress(OSError):
-            namespace = os.readlink("/proc/self/ns/pid")
-    return boot_id() + ("" if namespace == _FIRST_NAMESPACE else f":{namespace[5:-1]}")
+        with contextlib.suppress(OSError, ValueError):
+            number = int(os.readlink("/proc/self/ns/pid")[len("pid:[") : -1])
+            # short, so that a claim's text fits into the inode of its link
+            return f"{boot_id()}:{number - _FIRST_NAMESPACE:x}"
+    return boot_id()
 
 
 def same_boot(process: ProcessId) -> bool:
@@ -80,8 +81,11 @@ def same_boot(process: ProcessId) -> bool:
 
 
 def is_elsewhere(process: ProcessId) -> bool:
-    """Whether a process belongs to another container, where its number means something else."""
-    return process.boot != _here() and same_boot(process)
+    """Whether a process belongs to another container, where its number means something else.
+
+    One without a namespace was noted by an older gpuqueue, which knew of this one alone.
+    """
+    return same_boot(process) and process.boot not in (_here(), boot_id())
 
 
 class Seen(NamedTuple):
@@ -122,7 +126,7 @@ def identify(pid: int) -> ProcessId | None:
 
 def alive(process: ProcessId) -> bool:
     """Whether that very process still runs, in this container (a zombie does not)."""
-    if process.boot != _here():
+    if process.boot not in (_here(), boot_id()):
         return False
     if _LINUX:
         stat = _stat(process.pid)
