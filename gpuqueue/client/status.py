@@ -143,8 +143,13 @@ def status_of(client: LocalClient, *, recent: int = 5) -> Status:
         recent=tuple(client.store.jobs(states=sorted(TERMINAL), limit=recent)),
         waits=client.plan(live).waits if waiting else {},
         settings=settings.as_dict(),
-        warning=client.settings_warning,
+        warning=_warnings(client),
     )
+
+
+def _warnings(client: LocalClient) -> str:
+    words = [client.settings_warning, *([told] if (told := client.repaired()) else [])]
+    return "; ".join(filter(None, words))
 
 
 def _clock(at: float) -> str:

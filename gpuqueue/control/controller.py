@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from gpuqueue.control.adopt import adopt
 from gpuqueue.control.devicememory import highest, note_excess, once_more, take_note
 from gpuqueue.control.evicting import Evictor, in_front, resumes
 from gpuqueue.control.gauge import Gauge
@@ -23,7 +24,7 @@ from gpuqueue.control.machine import FACT, Machine, seen_on, snapshot_of, usage_
 from gpuqueue.control.outcome import Outcome, is_loss, outcome_of, sweep, void
 from gpuqueue.control.teacher import Teacher
 from gpuqueue.control.turn import Turn
-from gpuqueue.errors import GpuqueueError, StateVersionError
+from gpuqueue.errors import GpuqueueError, StateRebuilt, StateVersionError
 from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState, Placement, Reading
 from gpuqueue.paths import Home
 from gpuqueue.plan import plan
@@ -81,6 +82,8 @@ class Controller:
         """Lead until ``stop``."""
         self.launcher.keep_spares(self.settings.current)
         self.launcher.start()
+        self.store.verify()
+        adopt(self.home, self.store, self.machine.gpus)
         self._jobs = {job.id: job for job in self.store.live()}
         self._newest = self._found = max(self._jobs, default=0)
         self._teacher.ask_for(self._jobs)
@@ -93,8 +96,8 @@ class Controller:
             try:
                 self.turn(lines, tick=tick)
                 self._trouble = ""
-            except StateVersionError:
-                raise  # a newer gpuqueue has taken the state over; it must lead
+            except (StateVersionError, StateRebuilt):
+                raise  # a newer gpuqueue must lead now; what is known is of a database that is gone
             except (GpuqueueError, OSError) as error:
                 self._complain(error)
                 self._stopping.wait(TICK)

@@ -22,6 +22,7 @@ __all__ = [
     "children_map",
     "descendants",
     "die_with_parent",
+    "environment_of",
     "identify",
     "marked",
     "prepare",
@@ -177,6 +178,16 @@ def marked(variable: str, value: str) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """A process's environment as it was at its start; empty where that is not told."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            entries = os.fsdecode(file.read()).split("\0")
+    except OSError:
+        return {}
+    return {name: value for name, found, value in (e.partition("=") for e in entries) if found}
 
 
 def _pids() -> Iterable[str]:
