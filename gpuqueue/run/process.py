@@ -10,6 +10,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterable
 from functools import cache
 
@@ -28,6 +29,7 @@ __all__ = [
     "prepare",
     "send_signal",
     "session_of",
+    "since_boot",
 ]
 
 _LINUX = sys.platform.startswith("linux")
@@ -54,6 +56,11 @@ def boot_id() -> str:
     import psutil
 
     return str(int(psutil.boot_time()))
+
+
+def since_boot() -> float:
+    """Seconds on a clock that nobody sets and that counts while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if _LINUX else time.monotonic()
 
 
 def _stat(pid: int) -> tuple[str, int, int] | None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from gpuqueue.run.files import LOG, SPEC, ExitFile, read_json, take_claim
 from gpuqueue.run.logfile import LogFile
-from gpuqueue.run.process import adopt_orphans, descendants, identify
+from gpuqueue.run.process import adopt_orphans, descendants, identify, since_boot
 from gpuqueue.run.wake import ring
 
 __all__ = ["DEFAULTED", "Runner"]
@@ -102,7 +102,7 @@ class Runner:
             return
         self._listen()
         adopt_orphans()
-        started = time.time()
+        began = since_boot()
         output = self._start()
         self._known_at = time.monotonic() + _SHORT
         log = LogFile(os.path.join(self.folder, LOG), self.order["log_limit"])
@@ -110,7 +110,7 @@ class Runner:
             self._supervise(output, log)
         finally:
             log.close()
-        self._finish(started, log)
+        self._finish(began, log)
 
     def _listen(self) -> None:
         read, write = os.pipe()  # Python makes pipes that no exec inherits
@@ -283,14 +283,15 @@ class Runner:
 
     # -- exit --------------------------------------------------------------------------------
 
-    def _finish(self, started: float, log: LogFile) -> None:
+    def _finish(self, began: float, log: LogFile) -> None:
         returncode = None
         if self.payload and self.status is not None:
             returncode = os.waitstatus_to_exitcode(self.status)
+        ended = time.time()
         record = {
             "returncode": returncode,
-            "started": started,
-            "ended": time.time(),
+            "started": ended - (since_boot() - began),  # the clock may have been set meanwhile
+            "ended": ended,
             "asked": self.asked,
             "reason": self.reason,
             "log_dropped": log.dropped,

@@ -517,7 +517,8 @@ class Store:
     def vacate(self, db: sqlite3.Connection, job: Job, at: float) -> None:
         """Close the usage records of a job's attempt, within the caller's transaction."""
         db.execute(
-            "UPDATE placements SET until = ? WHERE job = ? AND attempt = ? AND until IS NULL",
+            "UPDATE placements SET until = max(since, ?) "
+            "WHERE job = ? AND attempt = ? AND until IS NULL",
             (at, job.id, job.attempt),
         )
 
@@ -526,6 +527,21 @@ class Store:
     ) -> None:
         """Mark an intent as carried out or refused, within the caller's transaction."""
         db.execute("UPDATE intents SET done = ?, error = ? WHERE id = ?", (at, error, intent.id))
+
+    def set_clock(self, job_ids: Iterable[int], by: float) -> None:
+        """Move the times of live jobs, and of what they hold: the clock has been set ``by`` s."""
+        ids = json.dumps(sorted(job_ids))
+        live = "(SELECT value FROM json_each(?))"
+        with self.transaction() as db:
+            db.execute(
+                "UPDATE jobs SET submitted = submitted + ?, started = started + ?, "
+                f"expected = expected + ?, latest = latest + ? WHERE id IN {live}",
+                (by, by, by, by, ids),
+            )
+            db.execute(
+                f"UPDATE placements SET since = since + ? WHERE until IS NULL AND job IN {live}",
+                (by, ids),
+            )
 
     def take_in(self, db: sqlite3.Connection, job: Job, at: float) -> None:
         """Enter a job that the database has lost, within the caller's transaction."""
