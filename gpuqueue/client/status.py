@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -147,9 +148,22 @@ def status_of(client: LocalClient, *, recent: int = 5) -> Status:
     )
 
 
+_FULL = 64 << 20
+"""Bytes. The log of a job stops short of as much, see ``run/logfile.py``."""
+
+
 def _warnings(client: LocalClient) -> str:
-    words = [client.settings_warning, *([told] if (told := client.repaired()) else [])]
-    return "; ".join(filter(None, words))
+    return "; ".join(filter(None, [client.settings_warning, client.repaired(), _full(client)]))
+
+
+def _full(client: LocalClient) -> str:
+    disk = shutil.disk_usage(client.home.root)
+    if disk.free > min(_FULL, disk.total // 20):
+        return ""
+    return (
+        f"the disk of {client.home.root} is full ({format_bytes(disk.free)} left): nothing starts, "
+        "and no end is recorded, until there is room; then all goes on by itself"
+    )
 
 
 def _clock(at: float) -> str:
