@@ -117,6 +117,15 @@ def _make(rng: random.Random, number: int) -> Make:
     return Make(f"t{number}", kind, seconds, code, tuple(options.items()), after, family)
 
 
+def _behind_submits(rng: random.Random, actions: list[Submit | Cancel | Cell | Kill]) -> None:
+    """A client lives some milliseconds: who is to kill one comes right behind it."""
+    for action in [a for a in actions if isinstance(a, Kill) and a.kind == "client"]:
+        actions.remove(action)
+        places = [i for i, other in enumerate(actions) if isinstance(other, Submit)]
+        soon = Kill(rng.uniform(0, 0.03), "client", action.which)
+        actions.insert(rng.choice(places) + 1, soon)
+
+
 def rounds(seed: int) -> Iterator[Round]:
     """Rounds without end; the same for the same seed, whatever the machine does."""
     rng = random.Random(seed)
@@ -139,6 +148,7 @@ def rounds(seed: int) -> Iterator[Round]:
             made += 1
             cell = Make(f"t{made}", "cell", rng.choice([0.0, 0.3]), 0, (("slots", 1),))
             actions.insert(rng.randrange(len(actions)), Cell(_delay(rng), cell))
+        _behind_submits(rng, actions)
         # something must be there to be killed
         first = next(i for i, action in enumerate(actions) if isinstance(action, Submit))
         actions.insert(0, actions.pop(first))

@@ -20,7 +20,7 @@ from gpuqueue.run.process import alive, identify, send_signal
 
 __all__ = ["Host", "Killed", "Killer", "ours"]
 
-_PATIENCE = 0.7
+_PATIENCE = 0.4
 _INSTEAD = ["runner", "client", "payload", "launcher", "lead", "spare", "server"]
 
 
