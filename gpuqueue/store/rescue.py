@@ -36,7 +36,7 @@ _GAP = 1000
 _CHECKED = 32 << 20
 
 
-def file_of(path: Path) -> tuple[int, int] | None:
+def file_of(path: str) -> tuple[int, int] | None:
     """What tells a file from another that took its name; None if there is none."""
     try:
         info = os.stat(path)

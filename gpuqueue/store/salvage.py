@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from gpuqueue.store.codec import COLUMNS, job_from, load
 
@@ -78,25 +78,32 @@ def lost_commits(log_file: Path, valid: Callable[[], int]) -> bool:
     ``valid`` tells how many frames SQLite sees. A process that is killed leaves frames without a
     commit at most.
     """
+    seen = valid()
     try:
-        log = log_file.read_bytes()
+        with open(log_file, "rb") as file:
+            last, salts = _last_commit(file, seen)
+            # meanwhile others may have committed more, or begun the log anew
+            return last > seen and last > valid() and _header(file)[16:24] == salts
     except FileNotFoundError:
         return False
-    if len(log) < _LOG_HEADER:
-        return False
-    if struct.unpack_from(">I", log)[0] not in _LOG_MAGIC:
-        return True
-    salts = _salts(log)
-    commits = [
-        place
-        for place, (_, _, commit, mark) in enumerate(_frames(log), 1)
-        if commit and mark == salts
-    ]
-    seen = valid()
-    with open(log_file, "rb") as file:
-        if file.read(_LOG_HEADER)[16:24] != salts:
-            return False  # it has begun anew meanwhile
-    return max(commits, default=0) > seen
+
+
+def _header(file: BinaryIO) -> bytes:
+    file.seek(0)
+    return file.read(_LOG_HEADER)
+
+
+def _last_commit(file: BinaryIO, after: int) -> tuple[int, bytes]:
+    """The last frame behind the first ``after`` that counts and is a commit; and what counts."""
+    salts, last, place = _header(file)[16:24], 0, after
+    while True:
+        file.seek(_LOG_HEADER + place * (_FRAME + _PAGE))
+        head = file.read(16)
+        if len(head) < 16:
+            return last, salts
+        place += 1
+        if head[8:16] == salts and head[4:8] != b"\0\0\0\0":
+            last = place
 
 
 # -- the first page -------------------------------------------------------------------------------

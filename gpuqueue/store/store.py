@@ -102,6 +102,7 @@ class Store:
         on_wait: Callable[[str], None] | None = None,
     ) -> None:
         self.path = path
+        self._name = str(path)
         self.patience = patience
         self.on_wait = on_wait
         self._durable = durable
@@ -121,7 +122,7 @@ class Store:
                     if why := why_damaged(self.path):
                         raise StateDamaged(why)
                     connection = self._connect()
-                    self._file = file_of(self.path)
+                    self._file = file_of(self._name)
                     return connection
             except StateDamaged as error:
                 self._rescue(error)
@@ -148,7 +149,7 @@ class Store:
 
     def _keep_up(self) -> None:
         """See that the file is still the one that was opened."""
-        if file_of(self.path) != self._file:
+        if file_of(self._name) != self._file:
             self._reopen()
 
     def verify(self) -> None:
@@ -301,7 +302,7 @@ class Store:
                 if isinstance(error, sqlite3.Error):
                     raise self._explain(error) from error
                 raise
-            if file_of(self.path) != self._file:  # it was set aside as this was written
+            if file_of(self._name) != self._file:  # it was set aside as this was written
                 self._reopen()
                 raise _rebuilt(self.path)
 
