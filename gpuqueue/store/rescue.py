@@ -220,10 +220,10 @@ def _make(path: Path, aside: Path, work: Path, made: Path, why: str) -> str:
             shutil.copyfile(aside, work)
             if Path(f"{aside}-wal").exists():
                 replay(work, Path(f"{aside}-wal"))
-            old = _readable(work, made)
+            old, transplanted = _readable(work, made)
             try:
                 new.execute("BEGIN")
-                found = salvage(old, new)
+                found = salvage(old, new, transplanted=transplanted)
                 new.execute("COMMIT")
             finally:
                 old.close()
@@ -235,8 +235,8 @@ def _make(path: Path, aside: Path, work: Path, made: Path, why: str) -> str:
         os.close(handle)
 
 
-def _readable(work: Path, sound: Path) -> sqlite3.Connection:
-    """Open the copy of a damaged database, with another first page if its own cannot be used."""
+def _readable(work: Path, sound: Path) -> tuple[sqlite3.Connection, bool]:
+    """Open the copy of a damaged database; whether it needed another first page than its own."""
     for again in (False, True):
         old = sqlite3.connect(work, isolation_level=None)
         try:
@@ -248,10 +248,10 @@ def _readable(work: Path, sound: Path) -> sqlite3.Connection:
             old.execute("PRAGMA cell_size_check = ON")
             names = {row[0] for row in old.execute("SELECT name FROM sqlite_master")}
             if {"jobs", "events", "specs"} <= names or again:
-                return old
+                return old, again
         except sqlite3.DatabaseError:
             if again:
-                return old
+                return old, again
         old.close()
         transplant(work, sound)
     raise AssertionError("not reached")

@@ -216,6 +216,10 @@ def _is_spec(row: Mapping[str, Any]) -> bool:
     return isinstance(load(row["spec"]), dict)
 
 
+def _is_anything(_row: Mapping[str, Any]) -> bool:
+    return True
+
+
 def _is_fact(row: Mapping[str, Any]) -> bool:
     load(row["value"])
     return isinstance(row["name"], str)
@@ -231,28 +235,50 @@ _TABLES: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
 }
 
 
-def salvage(old: sqlite3.Connection, new: sqlite3.Connection) -> dict[str, Read]:
-    """Copy every row that can be read and makes sense; tell how much that was, by table."""
+def salvage(
+    old: sqlite3.Connection, new: sqlite3.Connection, *, transplanted: bool
+) -> dict[str, Read]:
+    """Copy every row that can be read and makes sense; tell how much that was, by table.
+
+    Of a ``transplanted`` database only the tables of the first schema are where they seem to be.
+    """
     found = {}
-    for table, makes_sense in _TABLES.items():
+    for table in _tables(new):
         read = found[table] = Read()
+        if transplanted and table not in _TABLES:
+            read.whole = False
+            continue
         there = {row[1] for row in new.execute(f"PRAGMA table_info({table})")}
         try:
             names = [r[1] for r in old.execute(f"PRAGMA table_info({table})") if r[1] in there]
         except sqlite3.DatabaseError:
             names = []
         if not names:
-            read.whole = False
+            # an older schema does not have it; the first one has these
+            read.whole = table not in _TABLES
             continue
-        columns, marks = ", ".join(names), ", ".join("?" * len(names))
+        columns = ", ".join(names)
         rows = (_named_rows if table == "facts" else _rows)(old, table, columns, read)
-        for row in rows:
-            try:
-                good = makes_sense(dict(zip(names, row, strict=True)))
-                if good:
-                    new.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", row)
-            except (ValueError, TypeError, KeyError, AttributeError, sqlite3.Error):
-                good = False
-            read.rows += good
-            read.whole &= good
+        _take(new, table, names, rows, read)
     return found
+
+
+def _tables(new: sqlite3.Connection) -> list[str]:
+    rows = new.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    return [name for (name,) in rows if not name.startswith("sqlite_")]
+
+
+def _take(
+    new: sqlite3.Connection, table: str, names: list[str], rows: Iterator[Any], read: Read
+) -> None:
+    columns, marks = ", ".join(names), ", ".join("?" * len(names))
+    makes_sense = _TABLES.get(table, _is_anything)
+    for row in rows:
+        try:
+            good = makes_sense(dict(zip(names, row, strict=True)))
+            if good:
+                new.execute(f"INSERT OR REPLACE INTO {table} ({columns}) VALUES ({marks})", row)
+        except (ValueError, TypeError, KeyError, AttributeError, sqlite3.Error):
+            good = False
+        read.rows += good
+        read.whole &= good

@@ -312,3 +312,19 @@ def test_the_tables_are_told_by_the_first_page_alone(tmp_path: Path) -> None:
     Store(tmp_path / "state.db").close()
     page = (tmp_path / "state.db").read_bytes()[:PAGE]
     assert page[100] == 13, f"schema {VERSION} needs more than one page: see salvage.transplant"
+
+
+def test_what_is_written_into_a_file_set_aside_is_not_taken_for_done(path: Path) -> None:
+    settled(path)
+    store, other = Store(path), Store(path, on_wait=lambda _: None)
+
+    def meanwhile(*_: object) -> None:
+        other.mend("a trial")
+
+    with pytest.raises(StateRebuilt, match="ask again"):
+        store.submit([draft(7)], meanwhile)
+    assert len(other.jobs(limit=10**6)) == JOBS
+    (job,) = store.submit([draft(7)], lambda *_: None)
+    assert other.job(job.id) == job
+    store.close()
+    other.close()
