@@ -35,11 +35,12 @@ from gpuqueue.paths import Home, find_home
 from gpuqueue.plan import Plan, Wait, never_fits, plan
 from gpuqueue.run.files import LOG, SPEC, read_json, sync_folder
 from gpuqueue.settings import SettingsFile, may_autostart
-from gpuqueue.store import Draft, Store
+from gpuqueue.store import RESCUE, Draft, Store
 
 __all__ = ["LocalClient", "default_client", "origin_here"]
 
 _APPLY = 2.0
+_DAY = 86_400.0
 
 
 def origin_here() -> Origin:
@@ -74,6 +75,15 @@ class LocalClient:
     def settings_warning(self) -> str:
         """Why the settings file as it is now is not used; empty when all is well."""
         return self._settings.warning
+
+    def repaired(self) -> str:
+        """What to say of a database that was damaged, for as long as the old files are there."""
+        fact = self.store.fact(RESCUE)
+        if not fact:
+            return ""
+        if (self.home.root / fact["aside"]).exists():
+            return f"{fact['words']}. Delete them when you need them no more"
+        return str(fact["words"]) if 0 <= time.time() - fact["at"] < _DAY else ""
 
     # -- submit ------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
@@ -24,6 +25,7 @@ __all__ = [
     "children_map",
     "descendants",
     "die_with_parent",
+    "environment_of",
     "identify",
     "is_elsewhere",
     "marked",
@@ -32,6 +34,7 @@ __all__ = [
     "same_boot",
     "send_signal",
     "session_of",
+    "since_boot",
 ]
 
 _LINUX = sys.platform.startswith("linux")
@@ -58,6 +61,11 @@ def boot_id() -> str:
     import psutil
 
     return str(int(psutil.boot_time()))
+
+
+def since_boot() -> float:
+    """Seconds on a clock that nobody sets and that counts while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if _LINUX else time.monotonic()
 
 
 _FIRST_NAMESPACE = 0xEFFFFFFC
@@ -223,6 +231,16 @@ def marked(variable: str, value: str) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """A process's environment as it was at its start; empty where that is not told."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            entries = os.fsdecode(file.read()).split("\0")
+    except OSError:
+        return {}
+    return {name: value for name, found, value in (e.partition("=") for e in entries) if found}
 
 
 def _pids() -> Iterable[str]:

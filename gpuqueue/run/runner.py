@@ -22,7 +22,7 @@ from gpuqueue.model import ProcessId
 from gpuqueue.run.files import ASK, LOG, SPEC, ExitFile, hold, read_json, take_claim
 from gpuqueue.run.freezing import freeze, thaw
 from gpuqueue.run.logfile import LogFile
-from gpuqueue.run.process import adopt_orphans, descendants, identify
+from gpuqueue.run.process import adopt_orphans, descendants, identify, since_boot
 from gpuqueue.run.wake import Doorbell, ring
 
 __all__ = ["DEFAULTED", "Post", "Runner"]
@@ -163,13 +163,13 @@ class Runner:
             self.let_go()
             on_end()
             return True
-        started = time.time()
+        began = since_boot()
         output = self._start()
         self._known_at = time.monotonic() + _SHORT
         assert self._log is not None
         self._supervise(output, self._log, post.ears)
         self._log.finish()
-        self._record(started, self._log)
+        self._record(began, self._log)
         self.let_go()
         free = self._recorded and self._known_at is not None and not self.asked
         if free:
@@ -368,14 +368,15 @@ class Runner:
 
     # -- exit --------------------------------------------------------------------------------
 
-    def _record(self, started: float, log: LogFile) -> None:
+    def _record(self, began: float, log: LogFile) -> None:
         returncode = None
         if self.payload and self.status is not None:
             returncode = os.waitstatus_to_exitcode(self.status)
+        ended = time.time()
         record = {
             "returncode": returncode,
-            "started": started,
-            "ended": time.time(),
+            "started": ended - (since_boot() - began),  # the clock may have been set meanwhile
+            "ended": ended,
             "asked": self.asked,
             "reason": self.reason,
             "log_dropped": log.dropped,
