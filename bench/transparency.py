@@ -117,8 +117,8 @@ class Compared:
     ----------
     cells, agree
         Numbers of code cells.
-    loose
-        Cells of which something is not repeatable even without the magic.
+    loose, loose_for
+        Cells of which something is not repeatable even without the magic, and what that is.
     reasons
         By the cell's number, from 0: what differs, and both sides of it.
     """
@@ -127,6 +127,7 @@ class Compared:
     cells: int = 0
     agree: int = 0
     loose: int = 0
+    loose_for: set[str] = field(default_factory=set)
     reasons: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -260,7 +261,9 @@ def compare(
         ]
         known = left
         result.cells += 1
-        result.loose += bool(loose) or plain[0] != again[0]
+        if loose or plain[0] != again[0]:
+            result.loose += 1
+            result.loose_for.update([*loose, *(["outputs"] if plain[0] != again[0] else [])])
         if reasons:
             result.reasons[index] = reasons
         else:
@@ -355,7 +358,7 @@ def main() -> int:
         "notebooks": [
             {
                 "notebook": one.notebook, "cells": one.cells, "agree": one.agree,
-                "loose": one.loose, "seconds": one.seconds,
+                "loose": one.loose, "loose_for": sorted(one.loose_for), "seconds": one.seconds,
                 "reasons": {at: [why for why, _ in some] for at, some in one.reasons.items()},
             }
             for one in all_of_them

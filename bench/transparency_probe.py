@@ -13,6 +13,9 @@ import types
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
 _MOST = 200_000
+_MANY = 5_000
+_LONG = 100_000
+_PLAIN = {bool, int, float, complex, str, bytes, type(None)}
 
 
 class _Describe:
@@ -104,7 +107,10 @@ class _Describe:
             ]
         if name in ("weakref.WeakKeyDictionary", "weakref.WeakValueDictionary"):
             return [name, [[self(k), self(v)] for k, v in value.items()]]
-        if isinstance(value, dict):
+        many = isinstance(value, (set, frozenset, list, tuple, dict)) and len(value) > _MANY
+        if many and (body := self._many(value)) is not None:
+            pass
+        elif isinstance(value, dict):
             body = [[self(k), self(v, f"[{i}]")] for i, (k, v) in enumerate(list(value.items()))]
         elif isinstance(value, (list, tuple)) or name == "collections.deque":
             body = [self(v, f"[{i}]") for i, v in enumerate(list(value))]
@@ -138,6 +144,22 @@ class _Describe:
             except Exception as error:
                 body = f"no repr: {type(error).__name__}"
         return [name, body]
+
+    def _many(self, value):
+        """A digest of a large container of plain values; None if it holds others."""
+        if isinstance(value, (set, frozenset)):
+            if not set(map(type, value)) <= _PLAIN:
+                return None
+            # both sides have the same PYTHONHASHSEED; the order is not the set's own
+            return ["many", len(value), sum(map(hash, value)), hash(frozenset(value))]
+        parts = [value.keys(), value.values()] if isinstance(value, dict) else [value]
+        if not all(set(map(type, part)) <= _PLAIN for part in parts):
+            return None
+        digest = hashlib.sha1(usedforsecurity=False)
+        for part in parts:
+            for one in part:
+                digest.update(repr(one).encode("utf-8", "surrogatepass") + b"\0")
+        return ["many", len(value), digest.hexdigest()]
 
     def _cell(self, cell):
         try:
@@ -262,7 +284,17 @@ def _probe(report):
                 continue
             if name in hidden and hidden[name] is main[name] and name != "Out":
                 continue
-            state[name] = describe(main[name], name)
+            if name == "Out" and isinstance(main[name], dict):
+                # one by one, so that one that differs is not counted again with each that comes
+                for count, value in main[name].items():
+                    state[f"Out[{count}]"] = describe(value, f"Out[{count}]")
+            else:
+                state[name] = describe(main[name], name)
+        for name, found in state.items():
+            long = json.dumps(found, default=repr)
+            if len(long) > _LONG:
+                digest = describe._digest(_ADDRESS.sub("0x", long).encode())
+                state[name] = ["long", digest, long[:_LONG]]
         text.append(json.dumps(state, default=repr))
 
     text = []

@@ -14,7 +14,7 @@ from typing import Any
 from gpuqueue.client.imports import spare_files, spare_words
 from gpuqueue.client.names import Names, names_of
 from gpuqueue.client.payload import Payload, python_payload
-from gpuqueue.client.reach import runs_text
+from gpuqueue.client.reach import annotated, runs_text
 from gpuqueue.errors import InvalidRequest, PayloadError
 from gpuqueue.model import JobKind
 from gpuqueue.run.patches import Mentions, Place, find, mentions_of
@@ -159,9 +159,22 @@ def _magics(shell: Any, source: str) -> dict[str, dict[str, Any]]:
         return {}
     from gpuqueue.run.cellwork import own_magics
 
+    all_of_them = own_magics(shell)
+    named = {
+        name
+        for magics in all_of_them.values()
+        for name in magics
+        if name in source or "lsmagic" in source
+    }
+    # and what they are other names of
+    named |= {
+        getattr(magics[name], "magic_name", name)
+        for magics in all_of_them.values()
+        for name in named & magics.keys()
+    }
     return {
-        kind: {name: one for name, one in magics.items() if name in source}
-        for kind, magics in own_magics(shell).items()
+        kind: {name: one for name, one in magics.items() if name in named}
+        for kind, magics in all_of_them.items()
     }
 
 
@@ -204,6 +217,7 @@ def _chosen(
         found = {n for n in (names.needs | names.wants) - hidden if n in namespace}
         if names.all or runs_text([namespace[name] for name in found], namespace):
             found |= {name for name in namespace if not name.startswith("_")} - hidden
+        found |= annotated(found, namespace) - hidden
         return {name: namespace[name] for name in sorted(found)}
     missing = [name for name in ins if name not in namespace]
     if missing:

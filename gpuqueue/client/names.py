@@ -13,7 +13,7 @@ import symtable
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-__all__ = ["Names", "names_of"]
+__all__ = ["Names", "names_in_text", "names_of"]
 
 _DOLLAR = re.compile(r"(?<![\$\\])\$([A-Za-z_]\w*)")
 _FLAGS = re.compile(r"^(?:\s*--?\w[\w-]*(?:[= ]\s*[\d.]+)?(?=\s))+\s")
@@ -94,6 +94,16 @@ def names_of(code: str, transform: Callable[[str], str] = str) -> Names:
     names.wants |= walk.deferred & names.binds
     names.wants -= names.needs
     return names
+
+
+def names_in_text(annotation: ast.AST) -> set[str]:
+    """Names in the texts of an annotation, such as ``list["Node"]``, which somebody may look up."""
+    return {
+        name
+        for part in ast.walk(annotation)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
+        for name in _IDENTIFIER.findall(part.value)
+    }
 
 
 def _scopes(table: symtable.SymbolTable) -> Iterable[symtable.SymbolTable]:
@@ -194,6 +204,7 @@ class _Walk(ast.NodeVisitor):
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         self._visit_all([node.value, node.annotation])
+        self.names.wants |= names_in_text(node.annotation) - self._sure
         if node.value is not None or not isinstance(node.target, ast.Name):
             self.visit(node.target)
 
@@ -300,13 +311,13 @@ class _Walk(ast.NodeVisitor):
 
     def _inside(self, node: ast.AST) -> None:
         reads, writes = _inner_names(node)
-        annotations = {
-            name.id
-            for part in ast.walk(node)
-            for field_name in ("annotation", "returns")
-            for name in ast.walk(getattr(part, field_name, None) or ast.Pass())
-            if isinstance(name, ast.Name)
-        }
+        annotations = set()
+        for part in ast.walk(node):
+            for field_name in ("annotation", "returns"):
+                said = getattr(part, field_name, None)
+                if isinstance(said, ast.AST):
+                    annotations |= {n.id for n in ast.walk(said) if isinstance(n, ast.Name)}
+                    self.names.wants |= names_in_text(said) - self._sure
         own = {getattr(node, "name", "")}  # a function that calls itself
         for name in (reads | annotations) - own:
             self._later(name)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import re
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from cloudpickle import cloudpickle as inner
 
-__all__ = ["runs_text"]
+__all__ = ["annotated", "runs_text"]
 
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+_SAID = "__annotations__"
 _RUN_TEXT = frozenset({"eval", "exec", "globals"})
 
 
@@ -42,6 +45,33 @@ def runs_text(values: Iterable[Any], namespace: Mapping[str, Any]) -> bool:
         else:
             left += _parts(value)
     return False
+
+
+def annotated(names: Iterable[str], namespace: Mapping[str, Any]) -> set[str]:
+    """Variables that the annotations of functions and classes name as text.
+
+    So is every annotation under ``from __future__ import annotations``; nobody but
+    ``typing.get_type_hints`` and its like looks them up.
+    """
+    found: set[str] = set()
+    left = [name for name in names if name in namespace]
+    while left:
+        value = namespace[left.pop()]
+        if not isinstance(value, types.FunctionType | type) or value.__module__ != "__main__":
+            continue
+        parts = [value, *vars(value).values()] if isinstance(value, type) else [value]
+        for part in parts:
+            if not isinstance(part, types.FunctionType | type):
+                continue
+            # a class without any would be given some by being asked
+            known = vars(part) if isinstance(part, type) else {_SAID: part.__annotations__}
+            said = known.get(_SAID)
+            texts = [text for text in (said or {}).values() if isinstance(text, str)]
+            new = {name for text in texts for name in _IDENTIFIER.findall(text)}
+            new = {name for name in new if name in namespace} - found
+            found |= new
+            left += new
+    return found
 
 
 def _inside(function: types.FunctionType) -> Iterator[Any]:

@@ -173,12 +173,14 @@ def prepare() -> None:
 
 
 def own_magics(shell: Any) -> dict[str, dict[str, Any]]:
-    """Magics that the notebook has defined itself, by kind and name."""
+    """Magics that the notebook has defined itself, and other names of magics, by kind and name."""
+    from IPython.core.magic import MagicAlias
+
     return {
         kind: {
             name: function
             for name, function in magics.items()
-            if getattr(function, "__module__", "") == "__main__"
+            if isinstance(function, MagicAlias) or getattr(function, "__module__", "") == "__main__"
         }
         for kind, magics in shell.magics_manager.magics.items()
     }

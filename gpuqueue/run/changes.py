@@ -302,6 +302,10 @@ def _become(old: Any, new: Any) -> bool:
     kind: Any = type(old)
     base: Any = object
     plain = kind.__reduce_ex__ is base.__reduce_ex__ and kind.__reduce__ is base.__reduce__
+    # what is written in C has more than its attributes: the text of a StringIO
+    plain = plain and not isinstance(
+        getattr(kind, "__setstate__", None), types.MethodDescriptorType
+    )
     if not changed and not plain and hasattr(old, "__setstate__"):
         old.__setstate__(new.__reduce_ex__(pickle.HIGHEST_PROTOCOL)[2])
         return True

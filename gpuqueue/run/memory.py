@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 
-__all__ = ["free_memory", "own_memory"]
+__all__ = ["free_memory", "into_large_pages", "own_memory"]
+
+_LARGE = 2 << 20
+_COLLAPSE = 25  # MADV_COLLAPSE of Linux 6.1, which ctypes and mmap have no name for
 
 
 def _fields(path: str) -> dict[str, int]:
@@ -24,6 +28,30 @@ def own_memory() -> int:
     """Bytes that this process holds for itself: what is mapped from files does not count."""
     fields = _fields("/proc/self/status")
     return fields.get("RssAnon", 0) + fields.get("RssShmem", 0)
+
+
+def into_large_pages() -> None:
+    """Put what this process has allocated into pages of 2 MB, where the system can (Linux 6.1).
+
+    A fork then copies, and the end of that fork takes down, a table of hundreds of entries instead
+    of tens of thousands. What it changes is copied by 4 KB as ever. Where it cannot be, nothing
+    happens.
+    """
+    try:
+        advise = ctypes.CDLL(None).madvise
+    except (AttributeError, OSError):
+        return
+    advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+        lines = [line.split() for line in file]
+    for area, rights, _, _, inode, *name in lines:
+        # private memory of no file; stacks and what belongs to the system are left alone
+        if inode != "0" or rights[1:4:2] != "wp" or name not in ([], ["[heap]"]):
+            continue
+        first, end = (int(word, 16) for word in area.split("-"))
+        first, end = -(-first // _LARGE) * _LARGE, end // _LARGE * _LARGE
+        if first < end:
+            advise(first, end - first, _COLLAPSE)
 
 
 def free_memory() -> int:

@@ -13,6 +13,7 @@ import os
 import sys
 import time
 import zlib
+from array import array
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import Any
@@ -76,7 +77,12 @@ class Preloaded:
         self._began = time.time_ns()
         self._places = (*_library_places(), os.path.join(own, "gpuqueue", ""))
         self._of_the_kernel = set(sys.modules)
-        self._stamps: dict[str, tuple[int, int]] = {}
+        self._paths = ""
+        """Of the files of all modules, a NUL between any two; ``_known`` has two numbers for each.
+
+        Not an object for each, for after a fork a look at one copies the page that it is in.
+        """
+        self._known = array("q")
         self._ahead: set[str] = set()
         self.roots: set[str] = set()
         self._users = [
@@ -121,9 +127,10 @@ class Preloaded:
 
     def _stamp(self) -> None:
         """Remember what the files of all modules are like."""
+        stamps = dict.fromkeys(self._paths.split("\0") if self._paths else ())
         for name, module in list(sys.modules.items()):
             path = _file_of(module)
-            if path is None or path in self._stamps:
+            if path is None or path in stamps:
                 continue
             if name not in self._of_the_kernel and not path.startswith(self._places):
                 raise Unfit(f"{name} is the user's own ({path})")
@@ -133,7 +140,9 @@ class Preloaded:
                 continue  # in an archive
             if stat.st_mtime_ns >= self._began:
                 raise Unfit(f"{path} changed as it was imported")
-            self._stamps[path] = (stat.st_mtime_ns, stat.st_size)
+            stamps[path] = None
+            self._known.extend((stat.st_mtime_ns, stat.st_size))
+        self._paths = "\0".join(stamps)
         new = sys.modules.keys() - self._of_the_kernel
         self._ahead = {name.partition(".")[0] for name in new}
 
@@ -146,12 +155,13 @@ class Preloaded:
             A file has changed, or the user's own folders now have a module of a name that was
             imported.
         """
-        for path, known in self._stamps.items():
+        known = iter(self._known)
+        for path, modified, size in zip(self._paths.split("\0"), known, known, strict=False):
             try:
                 stat = os.stat(path)
             except OSError:
                 raise Unfit(f"{path} is gone") from None
-            if (stat.st_mtime_ns, stat.st_size) != known:
+            if stat.st_mtime_ns != modified or stat.st_size != size:
                 raise Unfit(f"{path} has changed")
         for folder in self._users:
             for entry in _listed(folder):

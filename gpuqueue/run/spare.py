@@ -43,7 +43,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from gpuqueue.run.environ import Mark
-from gpuqueue.run.memory import free_memory, own_memory
+from gpuqueue.run.memory import free_memory, into_large_pages, own_memory
 from gpuqueue.run.preload import Preloaded, Unfit, unpacked
 from gpuqueue.run.process import die_with_parent
 from gpuqueue.run.sparejob import Image, in_child, lines_of, start_runner, try_kernel
@@ -57,6 +57,8 @@ _OF_EVERY_KERNEL = (
     "gpuqueue.run.ambient", "gpuqueue.run.changes", "gpuqueue.run.patches",
     "gpuqueue.run.sources", "gpuqueue.run.values",
 )  # fmt: skip
+_MANY_PAGES = 48 << 20
+"""Bytes from which on a cell is slower for the table of pages that forks copy and take down."""
 _TRIAL = 20.0
 _LOOK = 10.0
 
@@ -142,6 +144,8 @@ class Spare:
         if not self._tried:
             self._try()
             self._tried = True
+        if size > _MANY_PAGES:
+            into_large_pages()
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended runners are not kept as zombies
         self._armed = start_runner(self._image)
         if len(os.listdir("/proc/self/task")) > 1:  # a library may end them when it is forked

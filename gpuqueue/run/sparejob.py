@@ -25,7 +25,7 @@ from gpuqueue.model import ProcessId
 from gpuqueue.run.cell import CellKernel, CellRun, leave
 from gpuqueue.run.environ import Mark
 from gpuqueue.run.files import read_json
-from gpuqueue.run.process import die_with_parent
+from gpuqueue.run.process import die_with_parent, identify
 from gpuqueue.run.runner import DEFAULTED, Runner
 from gpuqueue.run.sparekernel import become, end_orderly, finish_in_fork
 
@@ -146,6 +146,13 @@ class _Child:
                     os.kill(self.pid, signal.SIGKILL)
 
 
+def _rehearse() -> None:
+    """Use what a job will: in a fork each page of memory is copied when it is first written to."""
+    words = json.loads(json.dumps({"env": dict(os.environ), "cwd": os.getcwd()}))
+    become(words["env"], words["cwd"], None)
+    identify(os.getpid())
+
+
 # -- runner -----------------------------------------------------------------------------------
 
 
@@ -204,6 +211,7 @@ def _be_runner(image: Image, channel: socket.socket) -> None:
     if not payload:
         in_child(lambda: _be_payload(image, there))
     there.close()
+    _rehearse()
     line = lines_of(channel.fileno())()
     channel.close()
     die_with_parent(on=False)  # a job outlives the spare kernel

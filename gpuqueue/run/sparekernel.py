@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from importlib import invalidate_caches
-from typing import Any
+from typing import Any, ClassVar
 
 from gpuqueue.run.cellkernel import OPTIONS, app_class, start
 from gpuqueue.run.environ import Mark
@@ -63,6 +63,15 @@ def _silent_class() -> Any:
     return Silent
 
 
+class _FewModules:
+    """``sys`` as if nothing had been imported."""
+
+    modules: ClassVar[dict[str, Any]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys, name)
+
+
 def kernel_ahead() -> Any:
     """The application with its configuration and its shell; ``sys.stdout`` is silent afterwards."""
     from ipykernel.compiler import XCachingCompiler
@@ -86,6 +95,20 @@ def kernel_ahead() -> Any:
 
     class AheadApp(app_class(), Configured):  # type: ignore[misc]
         """Takes the shell that is there."""
+
+        def init_kernel(self) -> None:
+            """Make it without the list of all modules' files, which only a debugger would want.
+
+            Each that it looks at is memory to copy: with torch a third of all that a fork copies.
+            """
+            from ipykernel import ipkernel
+
+            place: Any = ipkernel
+            place.sys = _FewModules()
+            try:
+                super().init_kernel()
+            finally:
+                place.sys = sys
 
         def init_shell(self) -> None:
             """Have shell and kernel know each other."""
@@ -115,6 +138,7 @@ def kernel_ahead() -> Any:
 class _Fork:
     app: Any = None
     mark: Mark
+    folder: str
 
 
 def finish_in_fork(app: Any, mark: Mark, folder: str, orders: int, reports: int) -> None:
@@ -124,7 +148,7 @@ def finish_in_fork(app: Any, mark: Mark, folder: str, orders: int, reports: int)
     """
     import asyncio
 
-    _Fork.app, _Fork.mark = app, mark
+    _Fork.app, _Fork.mark, _Fork.folder = app, mark, folder
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     # a library may have made one as it was imported, which would be shared with other forks
     asyncio.set_event_loop(asyncio.new_event_loop())
@@ -137,17 +161,37 @@ def finish_in_fork(app: Any, mark: Mark, folder: str, orders: int, reports: int)
 def warm() -> None:
     """Do what takes longer when it is done for the first time.
 
+    In a fork that is the first write to each page of memory, which copies it: a thousand of them
+    for a small cell. So this goes through the motions of a cell that does nothing.
+
     Raises
     ------
     RuntimeError
         The kernel has been configured not to watch its descriptors: they lead nowhere here.
     """
     from gpuqueue.run import ambient
+    from gpuqueue.run.changes import Inputs
+    from gpuqueue.run.patches import changed_patches, mentions_of
+    from gpuqueue.run.values import dump_values, load_file
 
     if any(getattr(stream, "_fid", None) is None for stream in _streams.values()):
         raise RuntimeError("the descriptors are not watched")
 
-    ambient.take()
+    app = _Fork.app
+    invalidate_caches()
+    path = os.path.join(_Fork.folder, "nothing")
+    with open(path, "wb") as file:
+        file.writelines(dump_values({"one": [1, {"two": "three"}]}, namespace={}).pieces)
+    loaded = load_file(path)
+    inputs = Inputs(path, loaded.values, loaded.objects, app.user_ns, ())
+    ambient.put(ambient.take(), wait=False)
+    inputs.changes()
+    changed_patches(mentions_of("x = 1", app.shell.transform_cell), app.user_ns, {})
+    dump_values({"<out>": 1}, namespace=app.user_ns, leave=None, known=inputs)
+    set(sys.modules)  # as IPython lists them once its startup files have run
+    del loaded, inputs
+    gc.collect()
+    gc.freeze()  # none of this is garbage when the cell ends
 
 
 def prepare() -> None:

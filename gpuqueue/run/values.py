@@ -51,6 +51,8 @@ SOON = 64 << 20
 """Bytes from which on somebody who waits gets a file before it has reached the disk."""
 
 
+_CALLED = (types.ModuleType, types.FunctionType, type)
+"""Kinds that the loading of others may call."""
 CHANGE = "<change "
 """Begins the name of what an object that the receiver has is to become: ``<change 12>``."""
 
@@ -122,8 +124,14 @@ def _dump_values(
     beside: str,
 ) -> Dumped:
     problems: dict[str, Unpicklable] = {}
-    order = list(values)
-    weights = dict.fromkeys(order, _LEAST)
+    weights = dict.fromkeys(values, _LEAST)
+
+    def rank(name: str) -> tuple[bool, bool, int]:
+        # what loading an object may call comes before it
+        called = weights[name] <= _LEAST and isinstance(values[name], _CALLED)
+        return not called, name[0] != "<", weights[name]
+
+    order = sorted(values, key=rank)
     passes = 0
     while True:
         sender = _sender(namespace, leave, known)
@@ -143,7 +151,7 @@ def _dump_values(
             # whoever comes first, hence the second look.
             for name, parts in done.items():
                 weights[name] = max(weights[name], _size(*parts))
-            by_weight = sorted(order, key=lambda name: (name[0] != "<", weights[name]))
+            by_weight = sorted(order, key=rank)
             passes += 1
             if by_weight == order or passes > 2:
                 pieces, large = assemble(done, problems, beside)
@@ -262,16 +270,39 @@ class _PatientUnpickler(pickle._Unpickler):  # noqa: SLF001
         return self._origins[number]
 
 
-def _load_all(reader: Reader, names: list[str], origins: Mapping[int, Any]) -> Loaded:
+class _Lent:
+    """Puts values into the namespace while others are loaded, whose own code may look for them.
+
+    A class with a ``__setstate__`` that calls a function, or makes a lock of ``threading``.
+    """
+
+    def __enter__(self) -> _Lent:
+        self._space = main_namespace()
+        self._names: list[str] = []
+        return self
+
+    def lend(self, name: str, value: Any) -> Any:
+        """Bind a name that means nothing yet; returns the value."""
+        if name[0] != "<" and name not in self._space:
+            self._space[name] = value
+            self._names.append(name)
+        return value
+
+    def __exit__(self, *_: object) -> None:
+        for name in self._names:
+            self._space.pop(name, None)
+
+
+def _load_all(reader: Reader, names: list[str], origins: Mapping[int, Any], lent: _Lent) -> Loaded:
     """The quick way: one unpickler over all names."""
     stream = io.BytesIO(b"".join(reader.pickle(name) for name in names))
     buffers = (buffer for name in names for buffer in reader.buffers(name))
     unpickler = _Unpickler(stream, buffers, origins)
-    values = {name: unpickler.load() for name in names}
+    values = {name: lent.lend(name, unpickler.load()) for name in names}
     return Loaded(values, {}, unpickler.memo.copy())
 
 
-def _load_each(reader: Reader, names: list[str], origins: Mapping[int, Any]) -> Loaded:
+def _load_each(reader: Reader, names: list[str], origins: Mapping[int, Any], lent: _Lent) -> Loaded:
     """The patient way: a name that cannot be loaded costs itself and what shares with it."""
     values: dict[str, Any] = {}
     problems: dict[str, str] = {}
@@ -283,7 +314,7 @@ def _load_each(reader: Reader, names: list[str], origins: Mapping[int, Any]) -> 
             text = reader.pickle(name)
             unpickler: Any = _PatientUnpickler(io.BytesIO(text), reader.buffers(name), origins)
             unpickler.memo = memo
-            values[name] = unpickler.load()
+            values[name] = lent.lend(name, unpickler.load())
         except Exception as error:  # noqa: BLE001 - loading runs the user's own code
             words = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0][:300]
             if problems and isinstance(error, pickle.UnpicklingError):
@@ -350,11 +381,15 @@ def parse_values(
             del names[index:]
             break
     given = {} if origins is None else origins
-    with loading(into), uncollected():
+    with loading(into), uncollected(), _Lent() as lent:
         try:
-            loaded = _load_all(reader, names, given)
+            loaded = _load_all(reader, names, given, lent)
         except Exception:  # noqa: BLE001 - loading runs the user's own code
-            loaded = _load_each(reader, names, given)
+            loaded = _load_each(reader, names, given, lent)
+            if any("NameError" in why for why in loaded.problems.values()):
+                # what was looked for may have come after who looked
+                with contextlib.suppress(Exception):
+                    loaded = _load_all(reader, names, given, lent)
     loaded.problems = problems | loaded.problems
     return loaded
 

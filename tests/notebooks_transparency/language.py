@@ -305,3 +305,59 @@ rs = [random.Random(1), random.SystemRandom]
 r0 = rs[0].random(); random.seed("text"); random.shuffle(lst); lst
 # %%
 random.sample(range(100), 3), rs[0].random(), random.gauss(0, 1), random.betavariate(1, 2)
+# %%
+# what an object calls as it is loaded is there
+import threading, re, io, array, decimal, xml.etree.ElementTree as ET
+SETTINGS = {"n": 5}
+def fresh_lock(): return threading.RLock()
+class Locked:
+    def __init__(self): self.lock = fresh_lock(); self.n = SETTINGS["n"]
+    def __getstate__(self): return {"n": self.n}
+    def __setstate__(self, state): self.__init__(); self.n = state["n"]
+    def __repr__(self): return f"Locked({self.n})"
+guarded = Locked(); behind = [guarded]
+guarded
+# %%
+with behind[0].lock: guarded.n += 1
+# %%
+guarded, behind[0] is guarded, guarded.lock.acquire(blocking=False)
+# %%
+# objects of which more than attributes changes
+text = io.StringIO("start"); raw = io.BytesIO(b"12345"); tree = ET.Element("a"); branch = ET.SubElement(tree, "b"); around = decimal.Context(prec=4)
+held = {"text": text, "tree": tree, "raw": raw}
+# %%
+held["text"].write("XX"); raw.read(2); branch.text = "new"; tree.set("k", "v"); ET.SubElement(held["tree"], "c"); around.prec = 9
+with contextlib.redirect_stdout(text): print("hidden")
+# %%
+text.getvalue(), text.tell(), raw.read(), ET.tostring(tree), tree[0] is branch, held["tree"] is tree, around.prec
+# %%
+found = re.search(r"(\d)(?P<z>x)?", "a1x"); several = list(re.finditer(r"(?<=a)b", "ab ab")); whole = re.compile("b+").fullmatch("abb", 1)
+source_of_chance = random.SystemRandom()
+# %%
+found.groups(), found["z"], [one.span() for one in several], whole.pos, source_of_chance.random() < 1
+# %%
+class Only: pass
+Alias = dict[str, Only]
+def takes(x: Only, *rest: "Alias") -> Only: return x
+# %%
+def gives(x: "list[Alias]") -> "Only": return Only()
+typing.get_type_hints(takes)["rest"], typing.get_type_hints(gives)
+# %%
+typing.get_type_hints(takes)["rest"] is Alias, "__annotations__" in vars(Only)
+# %%
+from __future__ import annotations
+@dataclasses.dataclass
+class Tree:
+    left: Tree | None = None
+    leaf: Leaf | None = None
+class Leaf: pass
+# %%
+typing.get_type_hints(Tree)
+# %%
+import ctypes
+maths = ctypes.CDLL("libm.so.6"); maths.sqrt.restype = ctypes.c_double; maths.sqrt.argtypes = [ctypes.c_double]
+same = [maths]
+# %%
+maths.cbrt.restype = ctypes.c_double; maths.cbrt.argtypes = (ctypes.c_double,); maths.sqrt(4.0)
+# %%
+same[0].sqrt(9.0), maths.cbrt(27.0), same[0] is maths, ctypes.CDLL(None) is not None

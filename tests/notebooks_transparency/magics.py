@@ -159,3 +159,11 @@ print("script", 1 + 1)
 # %%
 %%sx
 echo a
+# %%
+%alias_magic --line other_name timeit
+# %%
+%other_name -n1 -r1 pass
+# %%
+%alias_magic -p "-n1 -r1" yet_another other_name
+# %%
+%yet_another pass
