@@ -116,6 +116,8 @@ class Gpuqueue:
 
     def processes(self) -> list[psutil.Process]:
         lead = psutil.Process(self._client.lead()["pid"])
+        # a runner whose job was over at once stays a moment for the next one
+        until(lambda: len(lead.children(recursive=True)) <= 1)
         return [lead, *lead.children(recursive=True)]
 
     def check(self, submitted: Sequence[Any]) -> None:

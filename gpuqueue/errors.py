@@ -20,8 +20,10 @@ __all__ = [
     "NotSupportedHere",
     "NotYours",
     "PayloadError",
+    "StateDamaged",
     "StateDirectoryError",
     "StateLocked",
+    "StateRebuilt",
     "StateVersionError",
     "UnknownJob",
 ]
@@ -85,6 +87,14 @@ class StateLocked(GpuqueueError):
 
 class StateVersionError(StateDirectoryError):
     """The state was written by a newer gpuqueue than this one."""
+
+
+class StateDamaged(StateDirectoryError):
+    """The state database cannot be read."""
+
+
+class StateRebuilt(StateDirectoryError):
+    """The state database was damaged and has been made anew; what was asked for was not done."""
 
 
 class NoSpace(GpuqueueError, OSError):

@@ -94,7 +94,7 @@ def _stop_controller() -> None:
 
     from gpuqueue.client.local import default_client
     from gpuqueue.model import JobState, ProcessId
-    from gpuqueue.run.process import alive, send_signal
+    from gpuqueue.run.process import alive, is_elsewhere, send_signal
 
     client = default_client()
     lead = client.lead()
@@ -108,6 +108,9 @@ def _stop_controller() -> None:
         )
         raise typer.Exit(1)
     process = ProcessId(lead["pid"], lead["start"], lead["boot"])
+    if is_elsewhere(process):
+        tell("the controller runs in another container; `jupyter gpuqueue stop` there ends it")
+        raise typer.Exit(1)
     send_signal(process, signal.SIGTERM)
     deadline = time.monotonic() + _PATIENCE
     while alive(process):

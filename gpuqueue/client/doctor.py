@@ -23,7 +23,7 @@ from gpuqueue.control.machine import managed_gpus, policy_of
 from gpuqueue.errors import GpuqueueError
 from gpuqueue.paths import Home, file_system_type, find_home
 from gpuqueue.settings import Settings, load_settings
-from gpuqueue.store import Store
+from gpuqueue.store import RESCUE, Store
 
 __all__ = ["Check", "checks", "doctor"]
 
@@ -162,9 +162,15 @@ def _database(scene: _Scene) -> Iterable[Check]:
 
     store = Store(scene.home.database, patience=2.0)
     try:
+        store.verify()
         counts = store.counts()
+        repair = store.fact(RESCUE)
     finally:
         store.close()
+    if repair and (scene.home.root / repair["aside"]).exists():
+        aside = shlex.quote(str(scene.home.root / repair["aside"]))
+        fix = f"when you need the old files no more: rm {aside}*"
+        yield _warn("database repair", repair["words"], fix)
     total = sum(counts.values())
     yield _good("database", f"opens, schema version {VERSION}, {total} jobs")
     jobs = scene.home.jobs

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,13 @@ from gpuqueue.paths import Home, find_home
 from gpuqueue.plan import Plan, Wait, never_fits, plan
 from gpuqueue.run.files import LOG, SPEC, read_json, sync_folder
 from gpuqueue.settings import SettingsFile, may_autostart
-from gpuqueue.store import Draft, Store
+from gpuqueue.store import RESCUE, Draft, Store
 
 __all__ = ["LocalClient", "default_client", "origin_here"]
 
 _APPLY = 2.0
 _SAME = 2.0
+_DAY = 86_400.0
 
 
 def origin_here() -> Origin:
@@ -76,6 +78,15 @@ class LocalClient:
     def settings_warning(self) -> str:
         """Why the settings file as it is now is not used; empty when all is well."""
         return self._settings.warning
+
+    def repaired(self) -> str:
+        """What to say of a database that was damaged, for as long as the old files are there."""
+        fact = self.store.fact(RESCUE)
+        if not fact:
+            return ""
+        if (self.home.root / fact["aside"]).exists():
+            return f"{fact['words']}. Delete them when you need them no more"
+        return str(fact["words"]) if 0 <= time.time() - fact["at"] < _DAY else ""
 
     # -- submit ------------------------------------------------------------------------------
 
@@ -397,10 +408,21 @@ def _user() -> str:
     # in a container everybody has the same account, and one person is one owner by REST and here
     if name := os.environ.get("JUPYTERHUB_USER"):
         return name
+    names = tuple(os.environ.get(name) for name in _LOGIN_NAMES)
+    return _account(os.getuid() if hasattr(os, "getuid") else -1, names)
+
+
+_LOGIN_NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
+"""What ``getpass`` goes by before it reads the list of accounts."""
+
+
+@lru_cache(maxsize=8)
+def _account(uid: int, _names: tuple[str | None, ...]) -> str:
+    """The account's name, looked up once: that reads a file, or asks a directory service."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        return f"uid-{os.getuid()}" if hasattr(os, "getuid") else "?"
+        return f"uid-{uid}" if uid >= 0 else "?"
 
 
 _clients: dict[tuple[int, str], LocalClient] = {}

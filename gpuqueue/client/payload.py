@@ -76,10 +76,14 @@ class Payload:
 def _umask() -> dict[str, int]:
     """The umask here, where it can be read without being changed."""
     try:
-        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+        handle = os.open("/proc/self/status", os.O_RDONLY)
+        try:
+            status = os.read(handle, 512)  # it is the second line
+        finally:
+            os.close(handle)
     except OSError:
         return {}
-    found = re.search(r"^Umask:\s*([0-7]+)", status, re.MULTILINE)
+    found = re.search(rb"^Umask:\s*([0-7]+)", status, re.MULTILINE)
     return {"umask": int(found[1], 8)} if found else {}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -146,8 +147,26 @@ def status_of(client: LocalClient, *, recent: int = 5) -> Status:
         recent=tuple(client.store.jobs(states=sorted(TERMINAL), limit=recent)),
         waits=plan.waits if waiting else {},
         settings=settings.as_dict(),
-        warning=client.settings_warning,
+        warning=_warnings(client),
         mode=client.store.mode(),
+    )
+
+
+_FULL = 64 << 20
+"""Bytes. The log of a job stops short of as much, see ``run/logfile.py``."""
+
+
+def _warnings(client: LocalClient) -> str:
+    return "; ".join(filter(None, [client.settings_warning, client.repaired(), _full(client)]))
+
+
+def _full(client: LocalClient) -> str:
+    disk = shutil.disk_usage(client.home.root)
+    if disk.free > min(_FULL, disk.total // 20):
+        return ""
+    return (
+        f"the disk of {client.home.root} is full ({format_bytes(disk.free)} left): nothing starts, "
+        "and no end is recorded, until there is room; then all goes on by itself"
     )
 
 

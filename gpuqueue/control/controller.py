@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from gpuqueue.control.adopt import adopt
+from gpuqueue.control.clock import CLOCK, Clock, mode_moved, moved
 from gpuqueue.control.devicememory import highest, note_excess, once_more, take_note
 from gpuqueue.control.evicting import EVICT, Evictor, in_front, resumes
 from gpuqueue.control.freeing import WISHES, Freer, unfrozen
@@ -23,16 +25,26 @@ from gpuqueue.control.intents import carry_out, with_children
 from gpuqueue.control.launch import Launcher
 from gpuqueue.control.machine import FACT, Machine, seen_on, snapshot_of, usage_of
 from gpuqueue.control.outcome import Outcome, is_loss, outcome_of, sweep, void
+from gpuqueue.control.runners import lives
 from gpuqueue.control.teacher import Teacher
 from gpuqueue.control.turn import Turn
-from gpuqueue.errors import GpuqueueError, StateVersionError
+from gpuqueue.errors import GpuqueueError, StateRebuilt, StateVersionError
 from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState, Placement, Reading
 from gpuqueue.paths import Home
 from gpuqueue.plan import plan
 from gpuqueue.record.facts import EVENT
 from gpuqueue.record.recorder import Recorder
-from gpuqueue.run.files import SPEC, VOID, has_begun, read_claim, read_json, write_json
-from gpuqueue.run.process import alive, boot_id
+from gpuqueue.run.files import (
+    SPEC,
+    VOID,
+    has_begun,
+    is_resumable,
+    is_settled,
+    read_claim,
+    read_json,
+    write_json,
+)
+from gpuqueue.run.process import same_boot
 from gpuqueue.run.wake import Doorbell, ring
 from gpuqueue.settings import SettingsFile, may_autostart
 from gpuqueue.store import Store
@@ -53,8 +65,14 @@ _MOST_LOSSES = 4
 class Controller:
     """Runs in the thread that calls ``run``; ``stop`` may be called from any other."""
 
-    def __init__(self, home: Home, on_commit: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        home: Home,
+        on_commit: Callable[[], None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self.home = home
+        self.clock = clock or Clock()
         self.settings = SettingsFile(home.config)
         self.store = Store(home.database, durable=False, patience=5.0)
         self.launcher = Launcher(home, succeed=may_autostart(self.settings.current))
@@ -88,7 +106,12 @@ class Controller:
         """Lead until ``stop``."""
         self.launcher.keep_spares(self.settings.current)
         self.launcher.start()
+        self.store.verify()
+        adopt(self.home, self.store, self.machine.gpus)
         self._jobs = {job.id: job for job in self.store.live()}
+        self.clock.go_on(self.store.fact(CLOCK))
+        self._keep_time()
+        self.store.set_fact(CLOCK, self.clock.as_fact())
         self._newest = self._found = max(self._jobs, default=0)
         self._teacher.ask_for(self._jobs)
         self._fresh = set(self._jobs)
@@ -100,8 +123,8 @@ class Controller:
             try:
                 self.turn(lines, tick=tick)
                 self._trouble = ""
-            except StateVersionError:
-                raise  # a newer gpuqueue has taken the state over; it must lead
+            except (StateVersionError, StateRebuilt):
+                raise  # a newer gpuqueue must lead now; what is known is of a database that is gone
             except (GpuqueueError, OSError) as error:
                 self._complain(error)
                 self._stopping.wait(TICK)
@@ -142,7 +165,8 @@ class Controller:
 
     def turn(self, lines: list[str], *, tick: bool) -> None:
         """Take in what happened, decide, record it in one transaction, then act."""
-        turn = Turn(dict(self._jobs), time.time(), self.mode)
+        self._keep_time()
+        turn = Turn(dict(self._jobs), self.clock.now(), self.mode)
         changed = self._take_in(turn, lines, tick=tick)
         if tick:
             changed |= self._look_around()
@@ -164,6 +188,18 @@ class Controller:
 
     def _note_code(self, turn: Turn) -> None:
         turn.notes += [(job, EVENT, code.to_dict()) for job, code in self.recorder.take()]
+
+    def _keep_time(self) -> None:
+        """If the clock has been set, tell the times of live jobs by the clock as it is now."""
+        by = self.clock.set_by()
+        if not by:
+            return
+        log.warning("gpuqueue: the clock was set by %+.0f s; the jobs' times follow it", by)
+        self.store.set_clock(self._jobs, by)
+        self.mode = mode_moved(self.mode, by)
+        self.store.keep_mode(self.mode)
+        self.store.set_fact(CLOCK, self.clock.as_fact())
+        self._jobs = {job_id: moved(job, by) for job_id, job in self._jobs.items()}
 
     def _act(self, turn: Turn) -> None:
         """Do what was decided. Jobs are on the disk before they start."""
@@ -210,7 +246,9 @@ class Controller:
                 if intent.kind in WISHES:
                     self.freer.carry_out(turn, intent)
                 else:
-                    self._open_intents |= not carry_out(turn, intent, self._take_back)
+                    self._open_intents |= not carry_out(
+                        turn, intent, self._take_back, self.home.attempt
+                    )
                 changed = True
         return changed
 
@@ -279,6 +317,8 @@ class Controller:
                 self._end(turn, job, Outcome.again_because("it could not be started there"))
                 return True
             if process is not None:
+                if outcome is None and not is_settled(folder) and lives(folder, process):
+                    return False  # it may be over in a moment, and its runner with another job
                 began = outcome.started if outcome and outcome.started else turn.now
                 job = turn.move(
                     job, "started", state=JobState.RUNNING, process=process, started=began
@@ -286,7 +326,7 @@ class Controller:
                 self._ordered.pop(job.id, None)
                 if outcome is None:
                     return False
-        if outcome is None and look and job.process is not None and not alive(job.process):
+        if outcome is None and look and job.process and not lives(folder, job.process):
             # the record may have been written between the two looks
             outcome = outcome_of(folder, job) or self._lost(job)
         if outcome is None:
@@ -318,9 +358,10 @@ class Controller:
         if job.asked == "cancel":
             return Outcome.cancelled("cancelled while it ran; its runner was killed")
         # after a power cut the mark may be missing although the payload had begun
-        begun = has_begun(folder) or job.process.boot != boot_id()
+        begun = has_begun(folder) or not same_boot(job.process)
         # one that takes its runner or the machine down each time must not do so for ever
-        again = self._losses(job) < _MOST_LOSSES and (job.request.restartable or not begun)
+        may = job.request.restartable or is_resumable(folder)
+        again = self._losses(job) < _MOST_LOSSES and (may or not begun)
         return Outcome.lost(job.process, again=again)
 
     def _losses(self, job: Job) -> int:
@@ -353,9 +394,11 @@ class Controller:
                 self._learn_from(turn, again)
             return
         ended = turn.move(
-            job, "ended", state=outcome.state, ended=outcome.ended or turn.now,
-            returncode=outcome.returncode, reason=outcome.reason,
-            started=job.started or outcome.started, peak=peak,
+            job, "ended", state=outcome.state,
+            # both by the runner's word, or both by ours: the clock may be set between the two
+            started=outcome.started or job.started,
+            ended=outcome.ended or max(turn.now, job.started or 0.0),
+            returncode=outcome.returncode, reason=outcome.reason, peak=peak,
             **unfrozen(job, outcome.ended or turn.now),
         )  # fmt: skip
         if ended.state is JobState.SUCCEEDED:

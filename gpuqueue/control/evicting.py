@@ -6,11 +6,11 @@ import signal
 import time
 from collections.abc import Mapping
 
+from gpuqueue.control.runners import ask
 from gpuqueue.control.turn import Turn
 from gpuqueue.model import Job, JobState
 from gpuqueue.paths import Home
 from gpuqueue.run.files import ask_to_stop, is_resumable
-from gpuqueue.run.process import send_signal
 
 __all__ = ["EVICT", "FREE", "Evictor", "in_front", "resumes"]
 
@@ -44,7 +44,7 @@ class Evictor:
         if not self.is_late(job, patience) and ask_to_stop(self._folder(job)):
             return
         if job.process is not None:
-            send_signal(job.process, signal.SIGTERM)
+            ask(self._home.attempt(job.id, job.attempt), job.process, signal.SIGTERM)
 
     def saves(self, job: Job) -> bool:
         """Whether a job can save and step aside."""

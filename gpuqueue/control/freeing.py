@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 from typing import Any
 
 from gpuqueue.control.autofree import (
@@ -25,11 +26,11 @@ from gpuqueue.control.autofree import (
 from gpuqueue.control.evicting import EVICT, FREE, Evictor
 from gpuqueue.control.machine import Machine
 from gpuqueue.control.outcome import Outcome
+from gpuqueue.control.runners import are_still, go_on, keep_still
 from gpuqueue.control.turn import Turn
 from gpuqueue.model import ACTIVE, Intent, IntentKind, Job, JobState, Mode, ModeName, ProcessId
 from gpuqueue.paths import Home
 from gpuqueue.run.files import ask_no_more
-from gpuqueue.run.freezing import are_frozen, freeze, thaw
 from gpuqueue.settings import Settings
 from gpuqueue.units import format_duration
 
@@ -117,7 +118,7 @@ class Freer:
             if job.state is JobState.FROZEN:
                 thawed.append(job)
         # before it is recorded: if this process dies in between, the wish is still open
-        thaw(_processes(thawed))
+        go_on(self._attempts(thawed))
         for job in going:
             self._evictor.forget(job)
             turn.move(job, "continued", state=JobState.RUNNING, asked="", reason="",
@@ -173,9 +174,9 @@ class Freer:
                 to_freeze += self._wait_for(turn, job, settings, look=look)
         self._freeze(turn, to_freeze)
         holders = _holders(turn)
-        frozen = _processes(job for job in holders if job.state is JobState.FROZEN)
-        if look and frozen and not are_frozen(frozen):
-            freeze(frozen, _AGAIN)
+        frozen = self._attempts(job for job in holders if job.state is JobState.FROZEN)
+        if look and frozen and not are_still(frozen):
+            keep_still(frozen, _AGAIN)
         busy = any(job.state is not JobState.FROZEN for job in holders)
         name = ModeName.FREEING if busy else ModeName.FREE
         if name is not mode.name:
@@ -203,18 +204,18 @@ class Freer:
     def _ask(self, job: Job, patience: float) -> None:
         """Ask one to step aside, and see that it can: a lead may have died before it let it go."""
         self._evictor.press(job, patience)
-        processes = _processes([job])
-        if are_frozen(processes):
-            thaw(processes)
+        processes = self._attempts([job])
+        if are_still(processes):
+            go_on(processes)
 
     def _freeze(self, turn: Turn, jobs: list[tuple[Job, str]]) -> None:
         if not jobs:
             return
-        processes = _processes(job for job, _ in jobs)
-        freeze(processes)
-        whole = are_frozen(processes)
+        processes = self._attempts(job for job, _ in jobs)
+        keep_still(processes)
+        whole = are_still(processes)
         for job, reason in jobs:
-            if not whole and not are_frozen(_processes([job])):
+            if not whole and not are_still(self._attempts([job])):
                 reason += "; some of its processes could not be stopped"  # noqa: PLW2901
             # what it was asked stays with it: it may have heard and be on its way
             turn.move(job, "frozen", state=JobState.FROZEN, frozen_at=turn.now, reason=reason)
@@ -234,6 +235,13 @@ class Freer:
         # one that has heard of free mode is saving; nobody waits for its room
         patience = inf if job.asked == FREE else settings.save_time
         self._evictor.press(job, patience)
+
+    def _attempts(self, jobs: Iterable[Job]) -> list[tuple[Path, ProcessId]]:
+        return [
+            (self._home.attempt(job.id, job.attempt), job.process)
+            for job in jobs
+            if job.process is not None
+        ]
 
     # -- by itself ---------------------------------------------------------------------------
 
@@ -271,10 +279,6 @@ def unfrozen(job: Job, now: float) -> dict[str, Any]:
 
 def _holders(turn: Turn) -> list[Job]:
     return [job for job in turn.jobs.values() if job.state in ACTIVE and job.uses_gpu]
-
-
-def _processes(jobs: Iterable[Job]) -> list[ProcessId]:
-    return [job.process for job in jobs if job.process is not None]
 
 
 def _told(fates: Iterable[tuple[Job, str]]) -> list[dict[str, Any]]:

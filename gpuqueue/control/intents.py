@@ -5,21 +5,27 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 
 from gpuqueue.control.freeing import unfrozen
+from gpuqueue.control.runners import ask, go_on, lives
 from gpuqueue.control.turn import Turn
 from gpuqueue.model import TERMINAL, Intent, IntentKind, Job, JobState
 from gpuqueue.plan import Drop
-from gpuqueue.run.freezing import thaw
-from gpuqueue.run.process import send_signal
 
 __all__ = ["carry_out", "order_conflict", "with_children"]
 
 
-def carry_out(turn: Turn, intent: Intent, take_back: Callable[[Job], bool]) -> bool:
+def carry_out(
+    turn: Turn,
+    intent: Intent,
+    take_back: Callable[[Job], bool],
+    folder_of: Callable[[int, int], Path],
+) -> bool:
     """Carry out an intent or refuse it; False if it must wait for a later turn.
 
     ``take_back`` makes the attempt of a starting job void, if no runner has claimed it yet.
+    ``folder_of`` gives the directory of a job's attempt.
     """
     if intent.kind is IntentKind.UNKNOWN:
         words = "the controller is of an older gpuqueue and does not know this; restart it"
@@ -30,7 +36,7 @@ def carry_out(turn: Turn, intent: Intent, take_back: Callable[[Job], bool]) -> b
         turn.intents.append((intent, f"job {intent.job} has ended or does not exist"))
         return True
     if intent.kind in (IntentKind.CANCEL, IntentKind.INTERRUPT):
-        return _end(turn, intent, job, take_back)
+        return _end(turn, intent, job, take_back, folder_of)
     if intent.kind is IntentKind.PRIORITY:
         return _prioritise(turn, intent, job)
     if intent.kind is IntentKind.MOVE:
@@ -38,7 +44,13 @@ def carry_out(turn: Turn, intent: Intent, take_back: Callable[[Job], bool]) -> b
     return _swap(turn, intent, job)
 
 
-def _end(turn: Turn, intent: Intent, job: Job, take_back: Callable[[Job], bool]) -> bool:
+def _end(
+    turn: Turn,
+    intent: Intent,
+    job: Job,
+    take_back: Callable[[Job], bool],
+    folder_of: Callable[[int, int], Path],
+) -> bool:
     interrupt = intent.kind is IntentKind.INTERRUPT
     what = "interrupted" if interrupt else "cancelled"
     if job.state is JobState.STARTING:
@@ -48,28 +60,37 @@ def _end(turn: Turn, intent: Intent, job: Job, take_back: Callable[[Job], bool])
         turn.move(
             job, "ended", state=JobState.CANCELLED, ended=turn.now, reason=f"{what} as it started"
         )
-    turn.intents.append((intent, ""))
     if job.state is JobState.QUEUED:
         turn.move(
             job, "ended", state=JobState.CANCELLED, ended=turn.now, reason=f"{what} while it waited"
         )
     elif job.process is not None:
-        frozen = job.state is JobState.FROZEN
+        # now, not after the record: if this process dies in between, the wish is still open and
+        # the next lead sends it once more, which the runner understands
+        number = signal.SIGINT if interrupt else signal.SIGTERM
+        folder = folder_of(job.id, job.attempt)
+        if not ask(folder, job.process, number) and lives(folder, job.process):
+            turn.intents.append((intent, _out_of_reach(job)))
+            return True
         if interrupt:
             turn.move(job, "interrupting")
-        elif frozen:
+        elif job.state is JobState.FROZEN:
+            go_on([(folder, job.process)])  # to end in its own way
             changes = unfrozen(job, turn.now)
             turn.move(
                 job, "cancelling", asked="cancel", state=JobState.RUNNING, reason="", **changes
             )
         else:
             turn.move(job, "cancelling", asked="cancel")
-        # now, not after the record: if this process dies in between, the wish is still open and
-        # the next lead sends it once more, which the runner understands
-        send_signal(job.process, signal.SIGINT if interrupt else signal.SIGTERM)
-        if frozen and not interrupt:
-            thaw([job.process])  # to end in its own way
+    turn.intents.append((intent, ""))
     return True
+
+
+def _out_of_reach(job: Job) -> str:
+    return (
+        f"job {job.id} runs in another container, and there was no room for the doorbell by which "
+        "its runner is asked from here; end its process in that container"
+    )
 
 
 def with_children(drops: Iterable[Drop], waiting: Iterable[Job]) -> dict[int, str]:

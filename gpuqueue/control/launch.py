@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from gpuqueue.about import ROOT
 from gpuqueue.paths import Home
-from gpuqueue.run.launcher import LIMITS, SUCCESSOR
+from gpuqueue.run.launcher import LIMITS, PLAIN, SUCCESSOR
 from gpuqueue.settings import Settings
 
 __all__ = ["Launcher", "python_command"]
@@ -76,10 +76,10 @@ class Launcher:
             with contextlib.suppress(BrokenPipeError):  # the next order finds out
                 self._send({LIMITS: limits})
 
-    def _send(self, line: dict[str, Any]) -> None:
+    def _send(self, line: dict[str, Any], mark: bytes = b"") -> None:
         assert self._process is not None
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(line).encode() + b"\n")
+        self._process.stdin.write(mark + json.dumps(line).encode() + b"\n")
         self._process.stdin.flush()
 
     def order(self, order: dict[str, Any]) -> None:
@@ -94,7 +94,7 @@ class Launcher:
             try:
                 if self._process is None or self._process.poll() is not None:
                     self.start()
-                self._send(order)
+                self._send(order, b"" if order.get("cell") else PLAIN)
             except BrokenPipeError:
                 self.close()
                 continue

@@ -10,6 +10,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from gpuqueue.control.leading import lead_of
@@ -17,7 +18,7 @@ from gpuqueue.errors import InvalidRequest
 from gpuqueue.gpus import detect
 from gpuqueue.model import ACTIVE, WHOLE, Gpu, Job, JobState, Mode, Reading
 from gpuqueue.plan import Card, Estimate, Policy, Snapshot
-from gpuqueue.run.process import children_map, descendants
+from gpuqueue.run.process import children_map, descendants, is_elsewhere
 from gpuqueue.settings import Settings
 from gpuqueue.store import Store, gpu_from, plain, reading_from
 from gpuqueue.units import format_bytes
@@ -107,7 +108,7 @@ def seen_on(
     if any(reading.processes for reading in readings):
         children = children_map()
         for job in running:
-            if job.process is not None:
+            if job.process is not None and not is_elsewhere(job.process):
                 tree = (job.process.pid, *descendants(job.process.pid, children))
                 owners |= dict.fromkeys(tree, job.id)
     held = {gpu for job in running if job.placement for gpu in job.placement.gpus}
@@ -198,7 +199,13 @@ def _learned(job: Job) -> Estimate | None:
     memory = job.learned_memory if job.request.memory is None else None
     if run_time is None:
         return None if memory is None else Estimate(memory=memory)
-    return Estimate(run_time, memory, learned=True, sound=job.sound)
+    return _estimate(run_time, memory, job.sound)
+
+
+@lru_cache(maxsize=1024)
+def _estimate(run_time: float, memory: int | None, sound: bool) -> Estimate:
+    """Jobs of one command share theirs: a long queue has a plan several times a second."""
+    return Estimate(run_time, memory, learned=True, sound=sound)
 
 
 def snapshot_of(

@@ -21,10 +21,11 @@ from gpuqueue.run.files import (
 )
 from gpuqueue.run.process import (
     alive,
-    boot_id,
     descendants,
     identify,
+    is_elsewhere,
     marked,
+    same_boot,
     send_signal,
     session_of,
 )
@@ -50,7 +51,9 @@ class Outcome:
     @classmethod
     def lost(cls, process: ProcessId, *, again: bool) -> Outcome:
         """The runner is gone and left no exit record."""
-        why = _RESTARTED if process.boot != boot_id() else _KILLED
+        why = _KILLED if same_boot(process) else _RESTARTED
+        if is_elsewhere(process):
+            why = _REMOVED
         return cls(JobState.FAILED, None, why, again=again)
 
     @classmethod
@@ -71,11 +74,12 @@ class Outcome:
 
 _RESTARTED = "interrupted: the machine restarted while it ran"
 _KILLED = "lost: its runner was killed, and the job with it"
+_REMOVED = "lost: the container that it ran in has ended, or its runner there was killed"
 
 
 def is_loss(reason: str) -> bool:
     """Whether a job was put back because its runner was gone."""
-    return reason in (_RESTARTED, _KILLED)
+    return reason in (_RESTARTED, _KILLED, _REMOVED)
 
 
 def void(folder: Path) -> bool:

@@ -102,8 +102,10 @@ class Turn:
         if not (self.told or self.promised):
             return
         with store.transaction() as db:
-            for before, after, event in self.moves:
-                store.move(db, before, after, event, self.now)
+            last = {after.id: number for number, (_, after, _) in enumerate(self.moves)}
+            for number, (before, after, event) in enumerate(self.moves):
+                final = last[after.id] == number
+                store.move(db, before, after, event, self.now, last=final)
             for job_id in dict.fromkeys(self.promised):
                 store.promise(db, self.jobs[job_id])
             for mode, about in self._modes:

@@ -52,8 +52,8 @@ class Decision:
         self.starts: list[tuple[Job, Form, int]] = []
         self.evictions: list[Evict] = []
         self.awaited: dict[int, float] = {}
-        self.bands: list[Band] = []
-        self.decided = False
+        self._bands: list[Band] = []
+        self._unsettled = False
         yielding = [
             job
             for job in snapshot.running
@@ -62,7 +62,10 @@ class Decision:
         if yielding or any(item.job.request.preemptible for item in self.items):
             self._decide_by_band(yielding)
         elif self._lacks_promise() or self._could_start():
-            self._decide()
+            if self._are_alike():
+                self._take_alike()
+            else:
+                self._decide()
 
     def _widest(self, job: Job) -> int:
         """The most GPUs that a waiting job of higher priority asks for."""
@@ -113,9 +116,35 @@ class Decision:
                     return True
         return False
 
+    def _are_alike(self) -> bool:
+        """Whether all that wait ask for the same for as long, and none outranks another."""
+        first = self.items[0]
+        form, length, priority = first.form, first.length, first.priority
+        return not self.behind and all(
+            item.form is form and item.length == length and item.priority == priority
+            for item in self.items
+        )
+
+    def _take_alike(self) -> None:
+        """Start jobs that are all alike: as many as fit, from the front.
+
+        Where one has to wait, so have all behind it, and nothing is gained by another order. Where
+        they are expected is worked out when somebody looks, as ever.
+        """
+        if self._lacks_promise():
+            self.promises = self.whole.promise()
+        strict = not self.snapshot.policy.backfill
+        timeline = self.base.copy()
+        for item in self.items:
+            laid = timeline.lay([item], strict=strict, after=self.now)
+            if laid.starts[0] > self.now:
+                break
+            self.starts.append((item.job, item.form, laid.marks[0]))
+        self._unsettled = True
+        self._finish(timeline)
+
     def _decide(self) -> None:
         band = self.whole
-        self.decided = True
         self.promises = band.promise()
         band.settle()
         self.starts = [(item.job, item.form, marks) for item, marks in band.due]
@@ -124,7 +153,6 @@ class Decision:
     def _decide_by_band(self, yielding: Sequence[Job]) -> None:
         """Lay out the jobs of each priority as if those were not there that yield to them."""
         snapshot, now = self.snapshot, self.now
-        self.decided = True
         ranks = {job.request.priority for job in yielding}
         ranks |= {i.job.request.priority for i in self.items if i.job.request.preemptible}
         rooms = Rooms(self)
@@ -142,7 +170,7 @@ class Decision:
                 join(timeline, snapshot, dearest_first(snapshot, kept, now), now)
             avoid(snapshot, self.lanes, hidden, now)
             band = Band(self, items, timeline.copy(), after)
-            self.bands.append(band)
+            self._bands.append(band)
             self.promises += band.promise()
             band.settle()
             for item, marks in band.due:
@@ -170,8 +198,16 @@ class Decision:
     def whole(self) -> Band:
         """All items as one band, where nobody yields to anybody."""
         band = Band(self, self.items, self.base, self.now)
-        self.bands.append(band)
+        self._bands.append(band)
         return band
+
+    @property
+    def bands(self) -> Sequence[Band]:
+        """The bands that were decided on, the one of the highest priority first."""
+        if self._unsettled:
+            self._unsettled = False
+            self.whole.settle()
+        return self._bands
 
     @cached_property
     def order(self) -> Order:

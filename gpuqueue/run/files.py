@@ -7,7 +7,8 @@
 ``imports``          modules that a cell's notebook has imported, for its spare kernel
 ``<attempt>/``       one start of the job:
 ``  claim``          which runner has it: a symbolic link to nowhere, whose text says so
-``  log``            bytes as the job wrote them
+``  log``            bytes as the job wrote them; locked for as long as its runner lives
+``  ask``            doorbell of the runner of a job that runs for longer than a moment
 ``  outputs.jsonl``  a cell's outputs, one JSON line each
 ``  result``         what the payload gave back
 ``  outcome.json``   what the payload told of itself: why it failed, how much device memory it used
@@ -27,12 +28,17 @@ import contextlib
 import errno
 import json
 import os
+import sys
 import time
 from typing import Any
 
 from gpuqueue.model import ProcessId
 
+if sys.platform != "win32":  # where no containers share a directory
+    import fcntl
+
 __all__ = [
+    "ASK",
     "EXIT",
     "LOG",
     "OUTCOME",
@@ -48,7 +54,10 @@ __all__ = [
     "ask_to_stop",
     "has_begun",
     "has_heard",
+    "hold",
+    "is_held",
     "is_resumable",
+    "is_settled",
     "read_claim",
     "read_exit",
     "read_json",
@@ -60,6 +69,7 @@ __all__ = [
 
 SPEC = "spec.json"
 LOG = "log"
+ASK = "ask"
 OUTPUTS = "outputs.jsonl"
 RESULT = "result"
 OUTCOME = "outcome.json"
@@ -68,6 +78,7 @@ STOP = "stop"
 PROGRESS = "progress.jsonl"
 _CLAIM = "claim"
 _EXIT_ROOM = 4096
+_PIECE = 1 << 16
 
 VOID = ProcessId(0, 0, "void")
 """Stands in an attempt's claim for "nobody may have this one"."""
@@ -78,8 +89,15 @@ TORN = ProcessId(0, 0, "torn")
 def read_json(path: str | os.PathLike[str]) -> Any:
     """The value in a JSON file; None if there is no such file or it is not whole."""
     try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
+        # an exit record is read for each job, and a file object costs as much as the rest
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            text = os.read(handle, _PIECE)
+            while len(text) % _PIECE == 0 and (more := os.read(handle, _PIECE)):
+                text += more
+        finally:
+            os.close(handle)
+        return json.loads(text)
     except (OSError, ValueError):
         return None
 
@@ -169,6 +187,30 @@ def read_claim(folder: str | os.PathLike[str]) -> ProcessId | None:
         return None
 
 
+def hold(handle: int) -> None:
+    """Lock an open log as the runner of its attempt; the kernel lets go when the process ends."""
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_SH)
+
+
+def is_held(folder: str | os.PathLike[str]) -> bool:
+    """Whether a runner that has an attempt, or is about to take it, lives in any container."""
+    if sys.platform == "win32":
+        return False
+    try:
+        handle = os.open(os.path.join(folder, LOG), os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno == errno.EWOULDBLOCK
+    finally:
+        os.close(handle)
+    return False
+
+
 class ExitFile:
     """The writing end of an attempt's exit record; making it says that the payload begins.
 
@@ -181,32 +223,41 @@ class ExitFile:
         self._folder = folder
         self._file = os.open(os.path.join(folder, EXIT), os.O_CREAT | os.O_WRONLY, 0o600)
 
-    def _put(self, record: dict[str, Any]) -> None:
-        os.pwrite(self._file, json.dumps(record).encode().ljust(_EXIT_ROOM), 0)
+    def _put(self, text: str) -> None:
+        os.pwrite(self._file, text.encode().ljust(_EXIT_ROOM), 0)
 
     def name(self, payload: ProcessId | None) -> None:
         """Say which process the payload is, for when the runner is killed."""
         me = payload and {"pid": payload.pid, "start": payload.start, "boot": payload.boot}
-        with contextlib.suppress(OSError):
-            self._put({"payload": me})
+        try:
+            self._put(json.dumps({"payload": me}))
+        except OSError:
+            # a length says as much and takes no room, see is_settled
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, _EXIT_ROOM)
 
-    def end(self, record: dict[str, Any], *, patient: bool = True) -> None:
-        """Write how it ended. Waits for room, if ``patient``, unless the folder is gone.
+    def end(self, record: dict[str, Any], *, patient: bool = True) -> bool:
+        """Write how it ended; whether it can be read now.
 
-        It is not flushed: until somebody has recorded the end, and flushed that, it has not ended
-        for anybody.
+        Waits for room, if ``patient``, unless the folder is gone. It is not flushed: until
+        somebody has recorded the end, and flushed that, it has not ended for anybody.
         """
-        if len(json.dumps(record)) > _EXIT_ROOM:
-            record = record | {"reason": str(record.get("reason", ""))[:500]}
+        text = json.dumps(record)
+        if len(text) > _EXIT_ROOM:
+            text = json.dumps(record | {"reason": str(record.get("reason", ""))[:500]})
         while True:
             try:
-                self._put(record)
+                self._put(text)
             except OSError:
                 if not patient or not os.path.isdir(self._folder):
-                    return
+                    return False
                 time.sleep(1)
             else:
-                return
+                return os.fstat(self._file).st_nlink > 0  # the job may have removed it
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._file)
 
 
 def read_exit(folder: str | os.PathLike[str]) -> Any:
@@ -218,6 +269,14 @@ def read_exit(folder: str | os.PathLike[str]) -> Any:
 def has_begun(folder: str | os.PathLike[str]) -> bool:
     """Whether an attempt's payload may have begun."""
     return os.path.exists(os.path.join(folder, EXIT))
+
+
+def is_settled(folder: str | os.PathLike[str]) -> bool:
+    """Whether an attempt's runner has named its payload: from then on it looks after no other."""
+    try:
+        return os.stat(os.path.join(folder, EXIT)).st_size > 0
+    except OSError:
+        return False
 
 
 def read_payload(folder: str | os.PathLike[str]) -> ProcessId | None:

@@ -28,6 +28,8 @@ def run(job_dir: str, attempt: str, _spec: Mapping[str, Any]) -> NoReturn:
         _fail(attempt, error)
     try:
         _keep(attempt, ("value", value))
+    except OSError as error:
+        _fail(attempt, error, f"its result, a {type(value).__name__}, was not kept in {attempt}: ")
     except BaseException as error:  # noqa: BLE001 - pickling runs the user's code too
         _fail(attempt, error, f"its result, a {type(value).__name__}, cannot be pickled: ")
     if told := _memory_told():
@@ -48,10 +50,16 @@ def _keep(attempt: str, value: tuple[str, Any]) -> None:
     import cloudpickle
 
     partial = os.path.join(attempt, RESULT + ".part")
-    with open(partial, "wb") as file:
-        cloudpickle.dump(value, file, protocol=5)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with open(partial, "wb") as file:
+            cloudpickle.dump(value, file, protocol=5)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        # on a full disk there is room now to say so
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        raise
     os.rename(partial, os.path.join(attempt, RESULT))
 
 
@@ -73,13 +81,15 @@ def _fail(attempt: str, error: BaseException, prefix: str = "") -> NoReturn:
     text = "".join(traceback.format_exception(type(error), error, frames))
     sys.stderr.write(text)
     words = f"{prefix}{type(error).__name__}: {error}"
-    write_json(os.path.join(attempt, OUTCOME), {"reason": words[:2000]} | _memory_told(error))
+    with contextlib.suppress(OSError):  # the log has it, and the exit code is what counts
+        write_json(os.path.join(attempt, OUTCOME), {"reason": words[:2000]} | _memory_told(error))
     try:
         _keep(attempt, ("error", (error.with_traceback(None), text)))
         with open(os.path.join(attempt, RESULT), "rb") as file:
             pickle.load(file)  # some exceptions can be written but not read again
     except BaseException:  # noqa: BLE001 - the text is what remains
-        _keep(attempt, ("error", (None, text)))
+        with contextlib.suppress(OSError):
+            _keep(attempt, ("error", (None, text)))
     _leave(130 if isinstance(error, KeyboardInterrupt) else 1)
 
 

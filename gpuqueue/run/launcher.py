@@ -16,24 +16,29 @@ import json
 import os
 import select
 import signal
+import socket
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
 
 from gpuqueue.run.files import ExitFile
+from gpuqueue.run.pool import Pool, serve
 from gpuqueue.run.process import prepare
 from gpuqueue.run.runner import Runner
 from gpuqueue.run.spares import Limits, Spares
 from gpuqueue.run.wake import ring
 
-__all__ = ["LIMITS", "SUCCESSOR", "main"]
+__all__ = ["LIMITS", "PLAIN", "SUCCESSOR", "main"]
 
 LIMITS = "spares"
 """Key of the line that says how many spare kernels there may be: number, idle seconds, bytes."""
 
 SUCCESSOR = "successor"
 """Key of the line that says what to start if the input closes without a word; empty: nothing."""
+
+PLAIN = b"+"
+"""Begins the line of an order that any runner can carry out; it is handed on unread."""
 
 
 def _give_up(order: Mapping[str, Any], error: OSError) -> None:
@@ -46,57 +51,86 @@ def _give_up(order: Mapping[str, Any], error: OSError) -> None:
             record = {"returncode": None, "started": now, "ended": now, "reason": reason}
             ExitFile(runner.folder).end(record, patient=False)
             ring(str(order["wake"]), f"exit {order['job']}")
+        runner.let_go()
+
+
+def _in_fork(work: Callable[[], object]) -> NoReturn:
+    """Do a runner's work and end; the fork must never return into the loop."""
+    try:
+        work()
+    except BaseException as error:  # noqa: BLE001
+        os.write(2, f"gpuqueue runner {os.getpid()}: {error!r}\n".encode())
+    finally:
+        os._exit(0)
 
 
 class _Launcher:
-    """Starts a runner for each order, by a spare kernel where there is one that fits."""
+    """Has a runner look after each order: a spare kernel's, one that is free, or a fresh one."""
 
     def __init__(self) -> None:
         self.successor: list[str] = []
-        self.spares = Spares(self.fork)
+        self.spares = Spares(self.alone)
+        self.pool = Pool(self.in_pool)
 
-    def fork(self, order: Mapping[str, Any]) -> None:
-        """Start a fresh runner."""
+    def alone(self, order: Mapping[str, Any]) -> None:
+        """Start a fresh runner for a cell's order."""
         try:
-            child = os.fork()
+            if child := self._fork():
+                self.spares.started(order, child)
+                return
         except OSError as error:
             _give_up(order, error)
             return
-        if child:
-            self.spares.started(order, child)
-            return
+        _in_fork(lambda: Runner(order).run())
+
+    def in_pool(self, line: bytes, channel: socket.socket) -> bool:
+        """Start a fresh runner that may take other orders after this one; whether it started."""
         try:
+            if self._fork():
+                return True
+        except OSError as error:
+            _give_up(json.loads(line), error)
+            return False
+        _in_fork(lambda: serve(json.loads(line), channel))
+
+    def _fork(self) -> int:
+        """Fork; in the child 0, and nothing of what only the launcher may hold."""
+        child = os.fork()
+        if not child:
             # a spare kernel ends with the launcher's end of its pipe, and with that alone
             self.spares.forget()
-            Runner(order).run()
-        except BaseException as error:  # noqa: BLE001 - the fork must never return into the loop
-            os.write(2, f"gpuqueue runner of job {order.get('job')}: {error!r}\n".encode())
-        finally:
-            os._exit(0)
+            self.pool.forget()
+        return child
 
     def carry_out(self, line: bytes) -> None:
         """Do what one line says."""
+        if line.startswith(PLAIN):
+            self.pool.give(line[len(PLAIN) :])
+            return
         order = json.loads(line)
         if SUCCESSOR in order:
             self.successor = order[SUCCESSOR]
         elif LIMITS in order:
             self.spares.limit(Limits(*order[LIMITS]))
         elif not self.spares.take(order):
-            self.fork(order)
+            self.alone(order)  # a spare kernel is made when the process of its runner has ended
 
     def run(self) -> None:
         """Carry out lines of standard input until it closes."""
         buffer = b""
         while True:
-            handles, patience = self.spares.handles(), self.spares.patience()
-            if handles or patience is not None:
+            handles = self.spares.handles()
+            patience = (self.spares.patience(), self.pool.patience)
+            waits = [wait for wait in patience if wait is not None]
+            if handles or waits:
                 poller = select.poll()
                 for handle in (0, *handles):
                     poller.register(handle, select.POLLIN)
-                found = poller.poll(None if patience is None else patience * 1000 + 1)
+                found = poller.poll(min(waits) * 1000 + 1 if waits else None)
                 ready = [handle for handle, _ in found]
                 self.spares.heed([handle for handle in ready if handle])
                 if 0 not in ready:
+                    self.pool.tidy()
                     continue
             chunk = os.read(0, 1 << 20)
             if not chunk:

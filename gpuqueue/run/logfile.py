@@ -40,6 +40,10 @@ class LogFile:
         self._check = 0
         self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
 
+    def fileno(self) -> int:
+        """The descriptor of the file."""
+        return self._file
+
     @property
     def behind(self) -> bool:
         """Whether output waits in memory for room on the disk."""
@@ -108,10 +112,14 @@ class LogFile:
         with contextlib.suppress(OSError):
             os.write(self._file, note + tail)
 
-    def close(self) -> None:
+    def finish(self) -> None:
         """Write what was kept back, with a note of what is missing."""
         if self._tail or self._gap:
             why = "the disk was full" if self._full_since else "the log has reached its limit"
             self._flush(why)
+
+    def close(self) -> None:
+        """Write what was kept back, and let go of the file."""
+        self.finish()
         with contextlib.suppress(OSError):
             os.close(self._file)

@@ -8,7 +8,7 @@ import types
 import weakref
 from typing import Any
 
-from gpuqueue.run import comms
+from gpuqueue.run import comms, remade
 
 __all__ = [
     "forwards",
@@ -82,6 +82,6 @@ def is_filled_in_place(value: Any) -> bool:
         return True
     if isinstance(value, BaseException):
         return has_own_way_to_begin(kind)
-    if forwards(kind) or is_bunch(kind):
+    if (forwards(kind) and kind not in remade.REDUCERS) or is_bunch(kind):
         return True
     return hasattr(torch, "optim") and is_filled_plainly(torch, kind)

@@ -1,4 +1,4 @@
-"""Processes, known by pid, start time and boot together. Standard library only.
+"""Processes, known by pid, start time, boot and PID namespace. Standard library only.
 
 Linux is read from ``/proc``. Elsewhere psutil answers, imported when it is needed.
 """
@@ -10,6 +10,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
@@ -24,12 +25,16 @@ __all__ = [
     "children_map",
     "descendants",
     "die_with_parent",
+    "environment_of",
     "identify",
+    "is_elsewhere",
     "marked",
     "prepare",
     "process_table",
+    "same_boot",
     "send_signal",
     "session_of",
+    "since_boot",
 ]
 
 _LINUX = sys.platform.startswith("linux")
@@ -56,6 +61,39 @@ def boot_id() -> str:
     import psutil
 
     return str(int(psutil.boot_time()))
+
+
+def since_boot() -> float:
+    """Seconds on a clock that nobody sets and that counts while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if _LINUX else time.monotonic()
+
+
+_FIRST_NAMESPACE = 0xEFFFFFFC
+"""Number of the PID namespace that the kernel begins with (``PROC_PID_INIT_INO``)."""
+
+
+@cache
+def _here() -> str:
+    """What tells this boot and this PID namespace (a container's, mostly) from every other."""
+    if _LINUX:
+        with contextlib.suppress(OSError, ValueError):
+            number = int(os.readlink("/proc/self/ns/pid")[len("pid:[") : -1])
+            # short, so that a claim's text fits into the inode of its link
+            return f"{boot_id()}:{number - _FIRST_NAMESPACE:x}"
+    return boot_id()
+
+
+def same_boot(process: ProcessId) -> bool:
+    """Whether a process was started since the machine was, in whichever container."""
+    return process.boot.partition(":")[0] == boot_id()
+
+
+def is_elsewhere(process: ProcessId) -> bool:
+    """Whether a process belongs to another container, where its number means something else.
+
+    One without a namespace was noted by an older gpuqueue, which knew of this one alone.
+    """
+    return same_boot(process) and process.boot not in (_here(), boot_id())
 
 
 class Seen(NamedTuple):
@@ -85,18 +123,18 @@ def identify(pid: int) -> ProcessId | None:
     """The lasting identity of a process that lives now; None if there is none."""
     if _LINUX:
         stat = _stat(pid)
-        return None if stat is None else ProcessId(pid, stat.start, boot_id())
+        return None if stat is None else ProcessId(pid, stat.start, _here())
     import psutil
 
     try:
-        return ProcessId(pid, int(psutil.Process(pid).create_time() * 100), boot_id())
+        return ProcessId(pid, int(psutil.Process(pid).create_time() * 100), _here())
     except psutil.Error:
         return None
 
 
 def alive(process: ProcessId) -> bool:
-    """Whether that very process still runs (a zombie does not)."""
-    if process.boot != boot_id():
+    """Whether that very process still runs, in this container (a zombie does not)."""
+    if process.boot not in (_here(), boot_id()):
         return False
     if _LINUX:
         stat = _stat(process.pid)
@@ -195,6 +233,16 @@ def marked(variable: str, value: str) -> list[int]:
     return found
 
 
+def environment_of(pid: int) -> dict[str, str]:
+    """A process's environment as it was at its start; empty where that is not told."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            entries = os.fsdecode(file.read()).split("\0")
+    except OSError:
+        return {}
+    return {name: value for name, found, value in (e.partition("=") for e in entries) if found}
+
+
 def _pids() -> Iterable[str]:
     return (name for name in os.listdir("/proc") if name.isdigit()) if _LINUX else ()
 
@@ -217,7 +265,7 @@ def adopt_orphans() -> bool:
 
 def prepare() -> None:
     """Look up ahead of a fork what its child would look up otherwise."""
-    boot_id()
+    _here()
     _prctl()
 
 

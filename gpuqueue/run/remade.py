@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
+import ctypes
 import functools
 import gc
 import logging
@@ -103,6 +104,17 @@ def make_memoryview(base: Any, form: str, shape: tuple[int, ...], readonly: bool
     return made.toreadonly() if readonly else made
 
 
+def make_library(kind: Any, name: str | None, functions: Mapping[str, tuple[Any, Any]]) -> Any:
+    """A C library, loaded in this process, whose functions have these result and argument types."""
+    made = kind(name)
+    for function, (result, arguments) in functions.items():
+        found = getattr(made, function)
+        found.restype = result
+        if arguments is not None:
+            found.argtypes = arguments
+    return made
+
+
 def make_match(pattern: re.Pattern[Any], text: Any, first: int, end: int, regs: Any) -> Any:
     """The match of a pattern that has these spans, found again; None if there is none."""
     ways: list[Callable[..., Any]] = [pattern.search, pattern.match, pattern.fullmatch]
@@ -145,6 +157,19 @@ def _proxy(value: Any) -> Any:
     return types.MappingProxyType, (behind[0] if len(behind) == 1 else dict(value),)
 
 
+def _library(value: Any) -> Any:
+    functions = {name: one for name, one in vars(value).items() if name[0] != "_"}
+    plain = all(
+        isinstance(one, value._FuncPtr) and one.errcheck is None  # noqa: SLF001
+        for one in functions.values()
+    )
+    usual = type(value)(value._name)._FuncPtr._flags_ == value._FuncPtr._flags_  # noqa: SLF001
+    if not plain or not usual:  # made with use_errno, for example
+        return object.__reduce_ex__(value, 5)
+    types_ = {name: (one.restype, one.argtypes) for name, one in functions.items()}
+    return make_library, (type(value), value._name, types_)  # noqa: SLF001
+
+
 def _match(value: re.Match[Any]) -> Any:
     args = (value.re, value.string, value.pos, value.endpos, value.regs)
     # one that a scanner or an unusual call has made may not be found again
@@ -168,6 +193,8 @@ REDUCERS: dict[type, Callable[[Any], Any]] = {
     weakref.WeakValueDictionary: _weak_mapping,
     types.MappingProxyType: _proxy,
     memoryview: _memoryview,
+    ctypes.CDLL: _library,
+    ctypes.PyDLL: _library,
     random.SystemRandom: lambda _: (random.SystemRandom, ()),
     re.Match: _match,
 }  # fmt: skip

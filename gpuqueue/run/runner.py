@@ -2,7 +2,8 @@
 
 It claims the attempt, starts the payload in a session of its own, copies its output to the log,
 ends what the payload leaves behind and writes the exit record. It knows its job directory and
-nothing else. SIGTERM asks it to end the job, SIGINT to interrupt it.
+nothing else. SIGTERM asks it to end the job, SIGINT to interrupt it; from another container, where
+no signal comes from, the same is asked by ringing ``ask`` with the signal's number.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ import os
 import select
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from gpuqueue.run.files import LOG, SPEC, ExitFile, read_json, take_claim
+from gpuqueue.model import ProcessId
+from gpuqueue.run.files import ASK, LOG, SPEC, ExitFile, hold, read_json, take_claim
+from gpuqueue.run.freezing import freeze, thaw
 from gpuqueue.run.logfile import LogFile
-from gpuqueue.run.process import adopt_orphans, descendants, identify
-from gpuqueue.run.wake import ring
+from gpuqueue.run.process import adopt_orphans, descendants, identify, since_boot
+from gpuqueue.run.wake import Doorbell, ring
 
-__all__ = ["DEFAULTED", "Runner"]
+__all__ = ["DEFAULTED", "Post", "Runner"]
 
 DEFAULTED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
 """Signals that a payload starts with as if nobody had touched them."""
@@ -59,6 +63,47 @@ def _make_folder(path: str) -> None:
         pass
 
 
+def _me() -> list[ProcessId]:
+    found = identify(os.getpid())
+    return [] if found is None else [found]
+
+
+class Post:
+    """What a runner's process sets up once, for however many attempts it looks after in turn.
+
+    Attributes
+    ----------
+    me
+        This process.
+    ears
+        Descriptor that can be read when a signal has come.
+    runner
+        Whom signals are for now; None between two attempts: nobody knows this process then, so
+        whoever asks it to end means the process.
+    """
+
+    def __init__(self) -> None:
+        os.setsid()
+        me = identify(os.getpid())
+        assert me is not None
+        self.me: ProcessId = me
+        self.runner: Runner | None = None
+        self.ears, wakeup = os.pipe()  # Python makes pipes that no exec inherits
+        os.set_blocking(self.ears, False)
+        os.set_blocking(wakeup, False)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: self._hear("cancel"))
+        signal.signal(signal.SIGINT, lambda *_: self._hear("interrupt"))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
+        adopt_orphans()
+
+    def _hear(self, what: str) -> None:
+        if self.runner is None:
+            os._exit(0)
+        self.runner.ask(what)
+
+
 class Runner:
     """One attempt at one job.
 
@@ -81,49 +126,65 @@ class Runner:
         self.reason = ""
         self._exit: ExitFile | None = None
         self._known_at: float | None = None
-        self._wakeup = (-1, -1)
         self._told = False
+        self._recorded = False
+        self._log: LogFile | None = None
+        self._bell: Doorbell | None = None
 
     # -- claim -------------------------------------------------------------------------------
 
-    def claim(self) -> bool:
-        """Take the attempt; False if another runner has it."""
+    def claim(self, me: ProcessId | None = None) -> bool:
+        """Take the attempt for this process; False if another runner has it.
+
+        The lock comes first: who sees the claim from another container, where the process has no
+        number, sees the lock as well.
+        """
         _make_folder(os.path.join(self.folder, "run"))
-        me = identify(os.getpid())
+        self._log = LogFile(os.path.join(self.folder, LOG), self.order.get("log_limit", 0))
+        hold(self._log.fileno())
+        me = me or identify(os.getpid())
         assert me is not None
         return take_claim(self.folder, me)
 
     # -- life --------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """Do all of it. Returns when the job and everything it started has ended."""
-        os.setsid()
-        if not self.claim():
-            return
-        self._listen()
-        adopt_orphans()
-        started = time.time()
+    def run(self, post: Post | None = None, on_end: Callable[[], object] = lambda: None) -> bool:
+        """Do all of it. Returns when the job and everything it started has ended.
+
+        Returns whether this process may look after another attempt: nobody has been told that
+        this one's runner is this process, so no signal that is meant for it can come any more, and
+        its record is written, so nobody will look for its process. ``on_end`` is called then,
+        before anybody hears of the end.
+        """
+        post = post or Post()
+        post.runner = self
+        if not self.claim(post.me):
+            post.runner = None
+            self.let_go()
+            on_end()
+            return True
+        began = since_boot()
         output = self._start()
         self._known_at = time.monotonic() + _SHORT
-        log = LogFile(os.path.join(self.folder, LOG), self.order["log_limit"])
-        try:
-            self._supervise(output, log)
-        finally:
-            log.close()
-        self._finish(started, log)
+        assert self._log is not None
+        self._supervise(output, self._log, post.ears)
+        self._log.finish()
+        self._record(began, self._log)
+        self.let_go()
+        free = self._recorded and self._known_at is not None and not self.asked
+        if free:
+            post.runner = None
+            on_end()
+        ring(self.order["wake"], f"exit {self.order['job']}")
+        return free
 
-    def _listen(self) -> None:
-        read, write = os.pipe()  # Python makes pipes that no exec inherits
-        os.set_blocking(read, False)
-        os.set_blocking(write, False)
-        self._wakeup = (read, write)
-        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: self._ask("cancel"))
-        signal.signal(signal.SIGINT, lambda *_: self._ask("interrupt"))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
+    def let_go(self) -> None:
+        """Let go of the attempt: its record is written, or it is another's."""
+        if self._log is not None:
+            self._log.close()
 
-    def _ask(self, what: str) -> None:
+    def ask(self, what: str) -> None:
+        """Ask for the job's end: ``cancel`` or ``interrupt``."""
         if what == "cancel" and self.deadline is None:
             self.deadline = time.monotonic() + self.order["grace"]
             if self.status is None:
@@ -176,11 +237,12 @@ class Runner:
         posix_spawn does not copy this process's memory first, so it costs a third of a fork.
         """
         what, where = "its working directory", spec["cwd"]
+        umask = None
         try:
             os.chdir(spec["cwd"])
             what, where = "its program", spec["program"]
             if "umask" in spec:
-                os.umask(spec["umask"])
+                umask = os.umask(spec["umask"])
             env["PWD"] = spec["cwd"]
             self.payload = self._begin(spec, env, sink)
         except (OSError, ValueError) as error:
@@ -191,6 +253,8 @@ class Runner:
         finally:
             with contextlib.suppress(OSError):
                 os.chdir("/")
+            if umask is not None:
+                os.umask(umask)
         if self.asked == "cancel":  # it came between the check and the spawn
             self._signal_payload(signal.SIGTERM)
         elif self.asked:
@@ -203,17 +267,19 @@ class Runner:
     def _make_known(self) -> None:
         """Name the payload's process, which also sets aside room for the exit record, and ring."""
         self._known_at = None
+        with contextlib.suppress(OSError):  # there is no room for it: signals do without
+            self._bell = Doorbell(Path(self.folder, ASK))
         if self._exit is not None:
             self._exit.name(identify(self.payload) if self.payload else None)
         ring(self.order["wake"], f"claim {self.order['job']}")
 
     # -- supervision -------------------------------------------------------------------------
 
-    def _supervise(self, output: int, log: LogFile) -> None:
+    def _supervise(self, output: int, log: LogFile, ears: int) -> None:
         """Copy output and reap until the payload and all it started are gone."""
         poller = select.poll()
         poller.register(output, select.POLLIN)
-        poller.register(self._wakeup[0], select.POLLIN)
+        poller.register(ears, select.POLLIN)
         open_output = True
         gone = self._reap()
         while open_output or not gone:
@@ -223,6 +289,8 @@ class Runner:
                 break
             if self._known_at is not None and time.monotonic() >= self._known_at and not gone:
                 self._make_known()
+                if self._bell is not None:
+                    poller.register(self._bell.fileno(), select.POLLIN)
             for handle, _ in ready:
                 if handle == output:
                     data = os.read(output, 1 << 16)
@@ -231,14 +299,31 @@ class Runner:
                     else:
                         poller.unregister(output)
                         open_output = False
-                else:
+                elif handle == ears:
                     with contextlib.suppress(BlockingIOError):
                         os.read(handle, 4096)
+                else:
+                    self._answer()
             gone = self._reap()
             if not gone:
                 self._press()
             log.settle()
         os.close(output)
+        if self._bell is not None:
+            self._bell.close(remove=True)
+
+    def _answer(self) -> None:
+        """Do what was asked at the doorbell."""
+        assert self._bell is not None
+        for line in self._bell.wait(0):
+            if line == str(int(signal.SIGTERM)):
+                self.ask("cancel")
+            elif line == str(int(signal.SIGINT)):
+                self.ask("interrupt")
+            elif line == str(int(signal.SIGSTOP)):
+                freeze(_me())
+            elif line == str(int(signal.SIGCONT)):
+                thaw(_me())
 
     def _patience(self, log: LogFile) -> float | None:
         """Milliseconds to sleep at most; None until something happens."""
@@ -283,18 +368,20 @@ class Runner:
 
     # -- exit --------------------------------------------------------------------------------
 
-    def _finish(self, started: float, log: LogFile) -> None:
+    def _record(self, began: float, log: LogFile) -> None:
         returncode = None
         if self.payload and self.status is not None:
             returncode = os.waitstatus_to_exitcode(self.status)
+        ended = time.time()
         record = {
             "returncode": returncode,
-            "started": started,
-            "ended": time.time(),
+            "started": ended - (since_boot() - began),  # the clock may have been set meanwhile
+            "ended": ended,
             "asked": self.asked,
             "reason": self.reason,
             "log_dropped": log.dropped,
         }
         with contextlib.suppress(OSError):  # the folder is gone
-            (self._exit or ExitFile(self.folder)).end(record)
-        ring(self.order["wake"], f"exit {self.order['job']}")
+            file = self._exit or ExitFile(self.folder)
+            self._recorded = file.end(record)
+            file.close()

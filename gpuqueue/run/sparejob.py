@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from gpuqueue.model import ProcessId
 from gpuqueue.run.cell import CellKernel, CellRun, leave
 from gpuqueue.run.environ import Mark
 from gpuqueue.run.files import read_json
@@ -166,11 +167,11 @@ class _Runner(Runner):
         self._waiting = payload
         self._channel = channel
 
-    def claim(self) -> bool:
+    def claim(self, me: ProcessId | None = None) -> bool:
         """Take the attempt, and say so."""
         mine = False
         try:
-            mine = super().claim()
+            mine = super().claim(me)
         finally:
             job = self.order["job"]
             word = f"claimed {job} {os.getpid()}" if mine else f"refused {job}"

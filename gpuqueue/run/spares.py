@@ -164,7 +164,7 @@ class Spares:
         Carries out an order that a spare kernel was given and has not claimed.
     """
 
-    def __init__(self, start: Callable[[Order], None]) -> None:
+    def __init__(self, start: Callable[[Order], object]) -> None:
         self._start = start
         self._limits = Limits()
         self._kept: dict[ProcessId, _Spare] = {}

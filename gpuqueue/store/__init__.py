@@ -7,10 +7,12 @@ from gpuqueue.store.codec import (
     reading_from,
     request_from,
 )
+from gpuqueue.store.rescue import RESCUE
 from gpuqueue.store.store import LIVE, Draft, Store
 
 __all__ = [
     "LIVE",
+    "RESCUE",
     "Draft",
     "Store",
     "gpu_from",

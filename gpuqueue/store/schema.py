@@ -143,23 +143,12 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
             for statement in script.split(";"):
                 if statement.strip():
                     connection.execute(statement)
-        if not found:
-            _pass_over(connection, path.with_name("jobs"))
         connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
     except BaseException:
         with contextlib.suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
         raise
-
-
-def _pass_over(connection: sqlite3.Connection, folder: Path) -> None:
-    """Begin above the job directories that are there: a database moved away leaves them."""
-    taken = [int(entry.name) for entry in folder.glob("[0-9]*") if entry.name.isdigit()]
-    if taken:
-        connection.execute(
-            "INSERT INTO sqlite_sequence (name, seq) VALUES ('jobs', ?)", (max(taken),)
-        )
 
 
 def _keep_copy(connection: sqlite3.Connection, target: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import os
 import sqlite3
 import threading
@@ -18,10 +19,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpuqueue.errors import NoSpace, StateDirectoryError, StateLocked, UnknownJob
+from gpuqueue.errors import (
+    NoSpace,
+    StateDamaged,
+    StateDirectoryError,
+    StateLocked,
+    StateRebuilt,
+    UnknownJob,
+)
 from gpuqueue.model import (
     TERMINAL,
     Event,
+    Grant,
     Intent,
     IntentKind,
     Job,
@@ -33,6 +42,7 @@ from gpuqueue.model import (
     Request,
 )
 from gpuqueue.store.codec import COLUMNS, dump, job_from, load, mode_from, plain
+from gpuqueue.store.rescue import file_of, opening, rescue, see_if_empty, verify, why_damaged
 from gpuqueue.store.schema import migrate
 
 __all__ = ["LIVE", "Draft", "Store"]
@@ -43,8 +53,12 @@ LIVE = ("queued", "starting", "running", "frozen", "evicting")
 flush_file = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 _PATIENCE = 60.0
 _TRY = 0.25
+_GAP = 1000
 _LOG_PAGES = 4000
 _MODE = "mode"
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+log = logging.getLogger("gpuqueue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +91,8 @@ class Store:
     patience
         Seconds to wait for somebody else's lock before giving up.
     on_wait
-        Called once, with a sentence, when a lock makes a write wait for more than a moment.
+        Called with a sentence when a lock makes a write wait for more than a moment, and when the
+        database was damaged and has been made anew.
     """
 
     def __init__(
@@ -89,6 +104,7 @@ class Store:
         on_wait: Callable[[str], None] | None = None,
     ) -> None:
         self.path = path
+        self._name = str(path)
         self.patience = patience
         self.on_wait = on_wait
         self._durable = durable
@@ -96,9 +112,68 @@ class Store:
         self._lock = threading.RLock()
         self._flushing = threading.Lock()
         self._log = -1
+        self._file: tuple[int, int] | None = None
+        self._rebuilt = False
         self._connection = self._open()
 
     def _open(self) -> sqlite3.Connection:
+        """Open the database; one that is damaged is made anew first (``rescue.py``)."""
+        for _ in range(3):
+            try:
+                with opening(self.path, self.patience):
+                    if why := why_damaged(self.path):
+                        raise StateDamaged(why)
+                    connection = self._connect()
+                    self._file = file_of(self._name)
+                    return connection
+            except StateDamaged as error:
+                self._rescue(error)
+        raise StateDirectoryError(f"{self.path} is damaged, and could not be made anew")
+
+    def _rescue(self, error: StateDamaged, *, sure: bool = False) -> None:
+        try:
+            words = rescue(self.path, str(error), self.patience, sure=sure)
+        except OSError as problem:
+            if problem.errno in (errno.ENOSPC, errno.EDQUOT):
+                words = f"{self.path} is damaged, and its disk has no room to make it anew"
+                raise NoSpace(errno.ENOSPC, words) from problem
+            words = f"{self.path} is damaged and cannot be made anew: {problem}"
+            raise StateDirectoryError(words) from problem
+        if words:
+            (self.on_wait or log.warning)(words)
+
+    def _reopen(self) -> None:
+        """Leave a file that is no longer the database."""
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
+        self._rebuilt = True
+        self._connection = self._open()
+
+    def _keep_up(self) -> None:
+        """See that the file is still the one that was opened."""
+        if file_of(self._name) != self._file:
+            self._reopen()
+
+    def verify(self) -> None:
+        """Look through the database for damage that nobody has met yet, and mend it."""
+        with self._lock:
+            try:
+                verify(self._connection, self.path)
+            except (StateDamaged, sqlite3.DatabaseError) as error:
+                if not isinstance(error, StateDamaged) and not _is_damage(error):
+                    raise self._explain(error) from error
+                self._rescue(StateDamaged(str(error)))
+                self._reopen()
+                self._rebuilt = False
+
+    def mend(self, why: str) -> None:
+        """Make the database anew, although it can be read: it does not fit what else there is."""
+        with self._lock:
+            self._rescue(StateDamaged(why), sure=True)
+            self._reopen()
+            self._rebuilt = False
+
+    def _connect(self) -> sqlite3.Connection:
         with contextlib.suppress(OSError):  # SQLite says what is wrong
             # Private before its log is made, which takes the mode over. One that is there is not
             # opened: closing it would drop this process's locks on it (section 2.2 of
@@ -120,10 +195,7 @@ class Store:
         except sqlite3.OperationalError as error:
             raise self._explain(error) from error
         except sqlite3.DatabaseError as error:
-            raise StateDirectoryError(
-                f"{self.path} is damaged ({error}). Move it away (mv '{self.path}' "
-                f"'{self.path}.damaged') and start again; the job directories stay."
-            ) from error
+            raise StateDamaged(str(error)) from error
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
@@ -133,6 +205,7 @@ class Store:
                 f"{self.path}: this file system does not allow SQLite's write-ahead log "
                 f"(it answered {mode!r}). Set GPUQUEUE_HOME to a directory on a local disk."
             )
+        see_if_empty(connection, self.path)
         migrate(connection, self.path)
 
     def check_version(self) -> None:
@@ -142,7 +215,12 @@ class Store:
         ------
         StateVersionError
             A newer gpuqueue has migrated it meanwhile.
+        StateRebuilt
+            It was damaged and somebody has made it anew.
         """
+        self._keep_up()
+        if self._rebuilt:
+            raise _rebuilt(self.path)
         self._patiently(lambda: migrate(self._connection, self.path))
 
     def _after_fork(self) -> None:
@@ -165,6 +243,8 @@ class Store:
 
     def _explain(self, error: sqlite3.Error) -> Exception:
         code = getattr(error, "sqlite_errorcode", None) or 0
+        if _is_damage(error):
+            return StateDamaged(str(error))
         if code & 0xFF == sqlite3.SQLITE_FULL:
             return NoSpace(
                 errno.ENOSPC,
@@ -202,13 +282,13 @@ class Store:
 
         Raises
         ------
-        StateLocked, NoSpace, StateDirectoryError
+        StateLocked, NoSpace, StateRebuilt, StateDirectoryError
             The database could not be written.
         """
         self._after_fork()
         with self._lock:
+            self._begin()
             connection = self._connection
-            self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
             try:
                 yield connection
                 connection.execute("COMMIT")
@@ -217,9 +297,28 @@ class Store:
             except BaseException as error:
                 with contextlib.suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
+                if _is_damage(error):
+                    self._rescue(StateDamaged(str(error)))
+                    self._reopen()
+                    raise _rebuilt(self.path) from error
                 if isinstance(error, sqlite3.Error):
                     raise self._explain(error) from error
                 raise
+            if file_of(self._name) != self._file:  # it was set aside as this was written
+                self._reopen()
+                raise _rebuilt(self.path)
+
+    def _begin(self) -> None:
+        """Begin to write; on what was read from a database that is gone, nothing is written."""
+        self._keep_up()
+        if self._rebuilt and not self._durable:
+            raise _rebuilt(self.path)
+        try:
+            self._patiently(lambda: self._connection.execute("BEGIN IMMEDIATE"))
+        except StateDamaged as error:
+            self._rescue(error)
+            self._reopen()
+            raise _rebuilt(self.path) from error
 
     def flush(self) -> None:
         """Put what was committed, by whomever, onto the disk.
@@ -239,12 +338,20 @@ class Store:
             flush_file(self._log)
 
     def _rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        def read() -> list[tuple[Any, ...]]:
+            found: list[tuple[Any, ...]] = self._connection.execute(sql, values).fetchall()
+            return found
+
         self._after_fork()
         with self._lock:
-            result: list[tuple[Any, ...]] = self._patiently(
-                lambda: self._connection.execute(sql, values).fetchall()
-            )
-        return result
+            self._keep_up()
+            for sure in (False, True):
+                try:
+                    return self._patiently(read)  # type: ignore[no-any-return]
+                except StateDamaged as error:
+                    self._rescue(error, sure=sure)
+                    self._reopen()
+            return self._patiently(read)  # type: ignore[no-any-return]
 
     # -- what clients write -----------------------------------------------------------------
 
@@ -265,15 +372,21 @@ class Store:
         """
         now = time.time()
         jobs: list[Job] = []
-        with self.transaction(flush=flush) as db:
-            for index, draft in enumerate(drafts):
-                same = self._same_key(db, draft.key)
-                if same is not None:
-                    jobs.append(same)
-                    continue
-                job = self._insert(db, draft, now)
-                place(index, job.id)
-                jobs.append(job)
+        try:
+            with self.transaction(flush=flush) as db:
+                for index, draft in enumerate(drafts):
+                    same = self._same_key(db, draft.key)
+                    if same is not None:
+                        jobs.append(same)
+                        continue
+                    job = self._insert(db, draft, now)
+                    place(index, job.id)
+                    jobs.append(job)
+        except StateRebuilt:
+            # it may have been written in time to be taken over
+            kept = {job.id: job.submitted for job in self.jobs(limit=len(jobs) + _GAP)}
+            if len(jobs) < len(drafts) or any(kept.get(j.id) != j.submitted for j in jobs):
+                raise
         return jobs
 
     def _same_key(self, db: sqlite3.Connection, key: str | None) -> Job | None:
@@ -347,11 +460,37 @@ class Store:
         )
         return int(cursor.lastrowid or 0)
 
-    def move(self, db: sqlite3.Connection, before: Job, after: Job, event: str, at: float) -> None:
+    def move(
+        self,
+        db: sqlite3.Connection,
+        before: Job,
+        after: Job,
+        event: str,
+        at: float,
+        *,
+        last: bool = True,
+    ) -> None:
         """Change a job and record the event, within the caller's transaction.
 
-        A job in a terminal state never changes again; such a call is an error of the caller.
+        A job in a terminal state never changes again; such a call is an error of the caller. If it
+        is not the ``last`` one about this job in the transaction, only what that one does not
+        bring is written.
         """
+        if after.request is not before.request:
+            db.execute(
+                "UPDATE jobs SET priority = ?, request = ? WHERE id = ?",
+                (after.request.priority, dump(plain(after.request)), after.id),
+            )
+        if last:
+            self._write_state(db, after, event)
+        data: dict[str, Any] = {"state": str(after.state)}
+        if after.reason and after.reason != before.reason:
+            data["reason"] = after.reason
+        if after.returncode is not None:
+            data["returncode"] = after.returncode
+        self.record(db, at, after.id, event, data)
+
+    def _write_state(self, db: sqlite3.Connection, after: Job, event: str) -> None:
         cursor = db.execute(
             "UPDATE jobs SET state = ?, position = ?, attempt = ?, placement = ?, started = ?, "
             "ended = ?, returncode = ?, reason = ?, process = ?, asked = ?, peak = ?, "
@@ -366,21 +505,10 @@ class Store:
                 after.frozen_at, after.id,
             ),
         )  # fmt: skip
-        if after.request is not before.request:
-            db.execute(
-                "UPDATE jobs SET priority = ?, request = ? WHERE id = ?",
-                (after.request.priority, dump(plain(after.request)), after.id),
-            )
         if cursor.rowcount != 1:
             raise StateDirectoryError(f"job {after.id} is gone or has ended; it cannot {event}")
         if after.state in TERMINAL and after.kind is not JobKind.SCRIPT:  # it is in a file too
             db.execute("DELETE FROM specs WHERE job = ?", (after.id,))
-        data: dict[str, Any] = {"state": str(after.state)}
-        if after.reason and after.reason != before.reason:
-            data["reason"] = after.reason
-        if after.returncode is not None:
-            data["returncode"] = after.returncode
-        self.record(db, at, after.id, event, data)
 
     def promise(self, db: sqlite3.Connection, job: Job) -> None:
         """Keep what is known of a job besides its state, within the caller's transaction.
@@ -410,7 +538,8 @@ class Store:
     def vacate(self, db: sqlite3.Connection, job: Job, at: float) -> None:
         """Close the usage records of a job's attempt, within the caller's transaction."""
         db.execute(
-            "UPDATE placements SET until = ? WHERE job = ? AND attempt = ? AND until IS NULL",
+            "UPDATE placements SET until = max(since, ?) "
+            "WHERE job = ? AND attempt = ? AND until IS NULL",
             (at, job.id, job.attempt),
         )
 
@@ -425,6 +554,41 @@ class Store:
         self._put_fact(db, _MODE, plain(mode))
         told = {"name": mode.name, "by": mode.by, "soft": mode.soft, "program": mode.program}
         self.record(db, at, None, "mode", told | data)
+
+    def keep_mode(self, mode: Mode) -> None:
+        """Keep who has the GPUs, without an event."""
+        self.set_fact(_MODE, plain(mode))
+
+    def set_clock(self, job_ids: Iterable[int], by: float) -> None:
+        """Move the times of live jobs, and of what they hold: the clock has been set ``by`` s."""
+        ids = json.dumps(sorted(job_ids))
+        live = "(SELECT value FROM json_each(?))"
+        with self.transaction() as db:
+            db.execute(
+                "UPDATE jobs SET submitted = submitted + ?, started = started + ?, "
+                "expected = expected + ?, latest = latest + ?, frozen_at = frozen_at + ? "
+                f"WHERE id IN {live}",
+                (by, by, by, by, by, ids),
+            )
+            db.execute(
+                f"UPDATE placements SET since = since + ? WHERE until IS NULL AND job IN {live}",
+                (by, ids),
+            )
+
+    def take_in(self, db: sqlite3.Connection, job: Job, at: float) -> None:
+        """Enter a job that the database has lost, within the caller's transaction."""
+        db.execute(
+            "INSERT INTO jobs (id, kind, state, priority, position, request, tag, owner, command, "
+            "cwd, origin, submitted) VALUES (?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                job.id, job.kind, job.request.priority, job.position, dump(plain(job.request)),
+                job.tag, job.owner, job.command, job.cwd, dump(plain(job.origin)), job.submitted,
+            ),
+        )  # fmt: skip
+        self.move(db, replace(job, reason=""), job, "recovered", at)
+        if job.placement is not None and job.state not in TERMINAL:
+            self.vacate(db, job, at)  # what is open of it, of before
+            self.occupy(db, job, job.placement, at)
 
     def set_fact(self, name: str, value: Any) -> None:
         """Keep one JSON value under a name (the machine's GPUs, who leads)."""
@@ -550,6 +714,33 @@ class Store:
             (since, limit),
         )
 
+    def newest(self) -> int:
+        """The highest number that a job has been given."""
+        return int(
+            self._rows("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'jobs'")[0][
+                0
+            ]
+        )
+
+    def unknown_jobs(self, directories: Iterable[int]) -> list[int]:
+        """Jobs without an entry that have a directory, a spec or an event."""
+        rows = self._rows(
+            "SELECT value FROM json_each(?) UNION SELECT job FROM specs UNION "
+            "SELECT job FROM events WHERE job IS NOT NULL EXCEPT SELECT id FROM jobs",
+            (json.dumps(list(directories)),),
+        )
+        return sorted(int(row[0]) for row in rows)
+
+    def held(self, job_id: int, attempt: int) -> Placement | None:
+        """What an attempt holds by its usage records; None if there are none."""
+        rows = self._rows(
+            "SELECT gpu, compute, memory, whole, slots FROM placements "
+            "WHERE job = ? AND attempt = ? AND until IS NULL",
+            (job_id, attempt),
+        )
+        grants = tuple(Grant(gpu, c, m, bool(whole)) for gpu, c, m, whole, _ in rows)
+        return Placement(grants, rows[0][4]) if rows else None
+
     def counts(self) -> dict[str, int]:
         """How many jobs there are in each state."""
         return dict(self._rows("SELECT state, count(*) FROM jobs GROUP BY state"))
@@ -595,6 +786,18 @@ class Store:
         if not rows:
             raise UnknownJob(f"there is no intent {intent_id}")
         return _intent_from(rows[0])
+
+
+def _is_damage(error: BaseException) -> bool:
+    code = getattr(error, "sqlite_errorcode", None) or 0
+    return isinstance(error, sqlite3.DatabaseError) and code & 0xFF in _DAMAGED
+
+
+def _rebuilt(path: Path) -> StateRebuilt:
+    return StateRebuilt(
+        f"the state database {path} was damaged and has been made anew meanwhile; nothing was "
+        "done. Look with `jupyter gpuqueue status`, and ask again."
+    )
 
 
 def _intent_from(row: tuple[Any, ...]) -> Intent:

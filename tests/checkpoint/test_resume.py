@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import re
@@ -198,6 +199,7 @@ def test_killed_inside_a_save_a_hundred_times(tmp_path):
     assert host.stdin is not None
     assert host.stdout is not None
     inside = before = 0
+    stages: collections.Counter[str] = collections.Counter()
     for kill in range(100):
         host.stdin.write("go\n")
         host.stdin.flush()
@@ -207,6 +209,7 @@ def test_killed_inside_a_save_a_hundred_times(tmp_path):
         os.kill(pid, signal.SIGKILL)
         assert host.stdout.readline() == "gone\n"
         inside += is_saving(folder, pid)
+        stages[written(folder, pid)] += 1
         last = latest_checkpoint(folder, "step*")
         now = 0
         if last is not None:
@@ -219,9 +222,23 @@ def test_killed_inside_a_save_a_hundred_times(tmp_path):
     host.stdin.close()
     assert host.wait() == 0
     assert inside >= 30, inside
+    print(stages)  # the instants are spread over the save
+    assert stages["nothing"], stages
+    assert stages["all"], stages
     assert before >= 30, before
     # of the 100 only the last may have left anything behind, swept by the next that saves
     assert len([name for name in os.listdir(folder) if name.startswith(".")]) <= 2
+
+
+def written(folder, pid):
+    """How much of a checkpoint a killed process had written: nothing, some, all."""
+    size = 300_000 * 8
+    for left in folder.iterdir():
+        if re.match(rf"\.gpuqueue-new-{pid}-", left.name):
+            files = left.rglob("*") if left.is_dir() else [left]
+            found = sum(file.stat().st_size for file in files)
+            return "nothing" if not found else "all" if found > size else "some"
+    return "between"
 
 
 def is_saving(folder, pid, after=0):

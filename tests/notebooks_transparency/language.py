@@ -353,3 +353,11 @@ class Tree:
 class Leaf: pass
 # %%
 typing.get_type_hints(Tree)
+# %%
+import ctypes
+maths = ctypes.CDLL("libm.so.6"); maths.sqrt.restype = ctypes.c_double; maths.sqrt.argtypes = [ctypes.c_double]
+same = [maths]
+# %%
+maths.cbrt.restype = ctypes.c_double; maths.cbrt.argtypes = (ctypes.c_double,); maths.sqrt(4.0)
+# %%
+same[0].sqrt(9.0), maths.cbrt(27.0), same[0] is maths, ctypes.CDLL(None) is not None

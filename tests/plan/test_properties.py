@@ -6,13 +6,15 @@ from collections import defaultdict
 from copy import deepcopy
 from dataclasses import replace
 from random import Random
+from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines import NOW, G, begun, card, job, machine, places, policy
 
 from gpuqueue.model import Job, JobState, Preset, Request
-from gpuqueue.plan import Snapshot, WaitReason, need_of, never_fits, plan
+from gpuqueue.plan import Estimate, Snapshot, WaitReason, need_of, never_fits, plan
+from gpuqueue.plan.decide import Decision
 from gpuqueue.simulate import TraceJob, replay
 
 SIZES = [None, 8 * G, 24 * G, 80 * G]
@@ -254,6 +256,40 @@ def test_the_plan_is_made_in_one_go(snapshot: Snapshot) -> None:
     after = _carried_out(snapshot, NOW)
     assert len(after.running) == len(snapshot.running) + len(found.starts)
     assert plan(after, NOW).starts == ()
+
+
+@given(
+    contests() | snapshots(parents=False),
+    requests(),
+    st.sampled_from([None, (1.0, True), (300.0, False)]),
+    st.sampled_from([{}, {"backfill": False}, {"reorder_slack": 0.0}]),
+)
+def test_the_short_way_for_jobs_that_are_all_alike_is_the_long_way(
+    snapshot: Snapshot,
+    asked: dict[str, object],
+    learned: tuple[float, bool] | None,
+    rules: dict[str, object],
+) -> None:
+    like = [
+        replace(each, request=job(each.id, **asked).request)  # type: ignore[arg-type]
+        for each in snapshot.waiting
+    ]
+    estimates = {}
+    if learned is not None:
+        estimate = Estimate(learned[0], learned=True, sound=learned[1])
+        estimates = {each.id: estimate for each in like}
+    snapshot = replace(
+        snapshot,
+        waiting=tuple(like),
+        estimates=estimates,
+        policy=replace(snapshot.policy, **rules),  # type: ignore[arg-type]
+    )
+    short = plan(snapshot, NOW)
+    with patch.object(Decision, "_are_alike", return_value=False):
+        long = plan(snapshot, NOW)
+    assert short == long
+    assert dict(short.waits) == dict(long.waits)
+    assert short.expected == long.expected
 
 
 @given((contests() | snapshots(parents=False).map(_told)).map(_in_turn))

@@ -213,13 +213,6 @@ def test_a_migration_that_fails_leaves_the_old_version(tmp_path, monkeypatch):
     store.close()
 
 
-def test_a_damaged_file_is_named(tmp_path):
-    path = tmp_path / "state.db"
-    path.write_bytes(b"this is no database" * 1000)
-    with pytest.raises(StateDirectoryError, match="damaged"):
-        Store(path)
-
-
 def test_many_threads_submit_at_once(tmp_path):
     stores = [Store(tmp_path / "state.db") for _ in range(4)]
     threads = [threading.Thread(target=lambda s=s: [add(s) for _ in range(25)]) for s in stores]

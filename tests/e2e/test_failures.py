@@ -1,0 +1,237 @@
+"""Kill processes of ours at random instants: whatever dies, every job comes back right.
+
+``GPUQUEUE_CHAOS_KILLS=3000 pytest -m chaos`` for a long run; the seed is printed, and
+``GPUQUEUE_CHAOS_SEED`` repeats its choices (which instants the machine makes of them it decides).
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import leads_of, until
+from failure_checks import Audit, Broken, Evidence, check_job, check_store, timeline
+from failure_choices import Cancel, Cell, Kill, Make, Round, Submit, rounds
+from failure_processes import Host, Killer, ours
+from failure_programs import CELL, CLIENTS, NOTEBOOK, RESUMABLE, SCRIPT
+
+import gpuqueue
+from gpuqueue.client import LocalClient
+from gpuqueue.control.lead import ensure_lead
+from gpuqueue.model import TERMINAL, Job, JobState
+from gpuqueue.paths import Home
+from gpuqueue.run.process import alive, identify
+
+_SETTINGS = 'slots = 8\ngrace = 0.2\nsave_time = 5.0\nui_port = 0\nspare_memory = "512M"\n'
+
+
+class Failures:
+    """The clients, the killer, and what is known of the jobs."""
+
+    def __init__(self, home: Home, folder: Path) -> None:
+        self.home, self.folder = home, folder
+        self.audit, self.locks = folder / "audit", folder / "locks"
+        self.script, self.resumable = folder / "job.sh", folder / "job.py"
+        self.audit.touch()
+        self.locks.mkdir()
+        self.script.write_text(SCRIPT)
+        self.resumable.write_text(RESUMABLE)
+        self.made: dict[str, Make] = {}
+        self.ids: dict[str, int] = {}
+        self.errors: list[str] = []
+        self.ready = self.started = 0
+        self.cancelled: set[int] = set()
+        self.final: dict[int, Job] = {}
+        self.killer = Killer(home)
+        self.clients = Host(CLIENTS, self._answered)
+        self.notebook = Host(NOTEBOOK, self._answered)
+        self.client = LocalClient(home)
+        self.server: subprocess.Popen[bytes] | None = None
+        self._number = 0
+        until(lambda: self.ready == 2, what="the clients' hosts are up")
+
+    def _answered(self, words: dict) -> None:
+        if "ready" in words:
+            self.ready += 1
+        elif "error" in words:
+            self.errors.append(str(words))
+        elif "id" in words:
+            self.ids[words["token"]] = words["id"]
+        else:
+            if (process := identify(words["pid"])) is not None:
+                self.killer.clients.append(process)
+            self.started = words["client"]
+
+    # -- what a round does -------------------------------------------------------------------
+
+    def play(self, what: Round) -> None:
+        if what.server:
+            self._start_server()
+        for action in what.actions:
+            time.sleep(action.delay)  # the random instant
+            if isinstance(action, Kill):
+                self.killer.kill(action.kind, action.which)
+            elif isinstance(action, Submit):
+                self._submit(action.jobs)
+            elif isinstance(action, Cell):
+                self.made[action.job.token] = action.job
+                source = CELL.format(
+                    audit=str(self.audit), token=action.job.token, seconds=action.job.seconds
+                )
+                self.notebook.order([action.job.token, source])
+            elif isinstance(action, Cancel):
+                self._cancel(action.back)
+
+    def _start_server(self) -> None:
+        """One that stands by for the lead, as long as it is not killed."""
+        if self.server is None or self.server.poll() is not None:
+            self.server = subprocess.Popen(
+                [sys.executable, "-P", "-m", "gpuqueue_jupyter", "--port=0", "--no-browser"],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+
+    def _submit(self, jobs: tuple[Make, ...]) -> None:
+        orders = []
+        for make in jobs:
+            self.made[make.token] = make
+            orders.append(
+                {
+                    "token": make.token, "kind": make.kind, "call": self._call(make),
+                    "options": dict(make.options) | {"after": self._parents(make)},
+                }
+            )  # fmt: skip
+        self._number += 1
+        self.clients.order([self._number, orders])
+
+    def _parents(self, make: Make) -> list[int]:
+        mine = int(make.token[1:])
+        names = [f"t{mine - back}" for back in make.after]
+        return [self.ids[name] for name in names if name in self.ids]
+
+    def _call(self, make: Make) -> list:
+        if make.kind == "function":
+            return [str(self.audit), make.token, make.seconds, -1 if make.code else 7]
+        if make.kind == "resumable":
+            state = self.folder / f"state-{make.token}"
+            steps = max(1, int(make.seconds / 0.04))
+            return [
+                sys.executable, "-P", str(self.resumable), str(self.audit), make.token,
+                str(steps), str(make.code), str(state),
+            ]  # fmt: skip
+        ending = f"exit {make.code}" if make.code >= 0 else f"signal {-make.code}"
+        whole = "share" not in dict(make.options)
+        return [
+            "sh", str(self.script), str(self.audit), make.token, str(make.seconds), ending,
+            str(self.locks), "-x" if whole else "-s", "family" if make.family else "",
+        ]  # fmt: skip
+
+    def _cancel(self, back: int) -> None:
+        number = self.ids.get(f"t{len(self.made) - back}")
+        if number is not None:
+            self.cancelled.add(number)
+            self._number += 1
+            self.clients.order([self._number, [{"cancel": number}]])
+
+    # -- quiet -------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Wait until all that was asked for has ended, and check it."""
+        until(self._clients_are_done, what="the clients end")
+        accepted = set(self.ids)
+        known = {job.tag for job in self._jobs()}
+        missing = [make for name, make in self.made.items() if name not in known]
+        for make in missing:
+            assert make.token not in accepted, f"{make} was accepted and is gone"
+            if make.kind != "cell":  # its client was killed before it was asked for
+                self._submit((make,))
+        if missing:
+            until(self._clients_are_done, what="the clients end")
+        until(lambda: not self._cells() - self.ids.keys(), what="the notebook has sent its cells")
+        while live := self.client.store.live():
+            self.client.wait(live[0].id, 90)
+        assert not self.errors, self.errors
+        self.check()
+
+    def _clients_are_done(self) -> bool:
+        return self.started == self._number and not any(map(alive, self.killer.clients))
+
+    def _cells(self) -> set[str]:
+        return {make.token for make in self.made.values() if make.kind == "cell"}
+
+    def _jobs(self) -> list[Job]:
+        return self.client.store.jobs(limit=10**6)
+
+    def check(self) -> None:
+        jobs = self._jobs()
+        by_id = {job.id: job for job in jobs}
+        tags = collections.Counter(job.tag for job in jobs)
+        assert not tags.keys() - self.made.keys(), "jobs that nobody asked for"
+        assert set(tags.values()) <= {1}, tags.most_common(3)
+        for token, number in self.ids.items():
+            assert by_id[number].tag == token
+        events = collections.defaultdict(list)
+        for event in self.client.store.events(limit=10**7):
+            events[event.job].append(event)
+        audits = Audit.read(self.audit.read_text())
+        for job in jobs:
+            if job.id in self.final:
+                assert job == self.final[job.id], "an ended job has changed"
+                continue
+            seen = Evidence(
+                self.made[job.tag], job, events[job.id], audits.get(job.tag, Audit()),
+                [by_id[number] for number in job.request.after], job.id in self.cancelled,
+            )  # fmt: skip
+            try:
+                assert job.state in TERMINAL
+                check_job(seen, self.home, self.killer.kills)
+            except Broken as broken:
+                told = timeline(seen, self.killer.kills, self.home)
+                pytest.fail(f"job {job.id}: {broken}\n{told}", pytrace=False)
+            if self.made[job.tag].kind == "function" and job.state is JobState.SUCCEEDED:
+                assert gpuqueue.job(job.id).result(10) == 7
+            self.final[job.id] = job
+        check_store(self.home)
+
+    def close(self) -> None:
+        self.clients.close()
+        self.notebook.close()
+        if self.server is not None:
+            self.server.kill()
+            self.server.wait()
+        self.client.close()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
+def test_whatever_is_killed_every_job_comes_back_right(home: Home, tmp_path: Path) -> None:
+    wanted = int(os.environ.get("GPUQUEUE_CHAOS_KILLS", "300"))
+    seed = int(os.environ.get("GPUQUEUE_CHAOS_SEED", time.time_ns() % 10**6))
+    print(f"GPUQUEUE_CHAOS_SEED={seed} GPUQUEUE_CHAOS_KILLS={wanted}")
+    home.config.write_text(_SETTINGS)
+    failures = Failures(home, tmp_path)
+    began = time.monotonic()
+    try:
+        for what in rounds(seed):
+            failures.play(what)
+            failures.settle()
+            if len(failures.killer.kills) >= wanted:
+                break
+    finally:
+        failures.close()
+    took = time.monotonic() - began
+    kinds = collections.Counter(killed.kind for killed in failures.killer.kills)
+    states = collections.Counter(str(job.state) for job in failures.final.values())
+    lost = sum("lost" in job.reason for job in failures.final.values())
+    print(f"{dict(kinds)} in {took:.0f} s; {dict(states)}, {lost} lost with their runner")
+    for pid in leads_of(home):
+        os.kill(pid, signal.SIGTERM)
+    until(lambda: not ours(home), what=f"no process of ours is left: {ours(home)}")
+    assert len(failures.final) >= wanted
+    assert ensure_lead(home, autostart=False, line="submit") is False
