@@ -77,11 +77,12 @@ int main(void) {
     for (int at = 0; at < 1000; at++) cuMemAlloc_v2(&pointer, 512);
     pid_t child = fork();
     if (child == 0) _exit(cuMemAlloc_v2(&pointer, 512));
-    int status;
-    waitpid(child, &status, 0);
+    int status = -1;
+    if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
+        printf("child %d ended with status %x, %m\n", (int)child, status);
     cuCtxDestroy_v2(context);
     cuStreamSynchronize(NULL);
     gq_ledger_sweep(gq_book());
-    printf("%lu left\n", status ? 999999ul : (unsigned long)gq_book()->gpu[0].used);
+    printf("%lu left\n", (unsigned long)gq_book()->gpu[0].used);
     return 0;
 }
