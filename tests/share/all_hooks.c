@@ -13,6 +13,7 @@
 void *gq_real_cuda[GQ_FUNCTION_COUNT];
 int gq_cuda_found;
 static void *driver, *context;
+static pthread_barrier_t together;
 
 #define REAL(type, name) ((int(*) type)dlsym(driver, name))
 
@@ -59,6 +60,7 @@ static void one(unsigned kind, unsigned *seed) {
 static void *work(void *number) {
     unsigned seed = (unsigned)(uintptr_t)number;
     REAL((void *), "cuCtxSetCurrent")(context);
+    pthread_barrier_wait(&together);
     for (int round = 0; round < 3000; round++) one((unsigned)rand_r(&seed) % 6, &seed);
     return NULL;
 }
@@ -67,6 +69,7 @@ int main(void) {
     driver = dlopen("libcuda.so.1", RTLD_NOW);
     REAL((unsigned), "cuInit")(0);
     REAL((void **, unsigned, int), "cuCtxCreate_v2")(&context, 0, 0);
+    pthread_barrier_init(&together, NULL, 4);
     pthread_t threads[4];
     for (uintptr_t at = 0; at < 4; at++) pthread_create(&threads[at], NULL, work, (void *)(at + 1));
     for (int at = 0; at < 4; at++) pthread_join(threads[at], NULL);
@@ -74,11 +77,12 @@ int main(void) {
     for (int at = 0; at < 1000; at++) cuMemAlloc_v2(&pointer, 512);
     pid_t child = fork();
     if (child == 0) _exit(cuMemAlloc_v2(&pointer, 512));
-    int status;
-    waitpid(child, &status, 0);
+    int status = -1;
+    if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
+        printf("child %d ended with status %x, %m\n", (int)child, status);
     cuCtxDestroy_v2(context);
     cuStreamSynchronize(NULL);
-    gq_ledger_sweep(gq_ledger);
-    printf("%lu left\n", status ? 999999ul : (unsigned long)gq_ledger->gpu[0].used);
+    gq_ledger_sweep(gq_book());
+    printf("%lu left\n", (unsigned long)gq_book()->gpu[0].used);
     return 0;
 }

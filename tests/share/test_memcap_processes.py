@@ -174,6 +174,17 @@ os.execv(sys.executable, [sys.executable, "-S", "-c", {again!r}])
     assert hear(process) == f"True -2 {pid}"
 
 
+def test_a_machine_without_proc(job: Job, tmp_path: Path):
+    """What a process holds is counted; that it is gone nobody can tell."""
+    job.library = tmp_path / "other.so"
+    build_into(job.library, ['-DGQ_PROC="/nonexistent"'])
+    job.cap(64 * MIB)
+    code = "use(); say(alloc(40 * MIB) > 0, alloc(25 * MIB))"
+    assert job.run(code) == ["True -2"]
+    (holder,) = memcap.holders(job.folder, (ONE, TWO))
+    assert (holder.process, holder.gone, holder.held[ONE]) == (None, False, 40 * MIB)
+
+
 def test_raised_and_lowered_while_it_runs(job: Job):
     process = job.start(
         """

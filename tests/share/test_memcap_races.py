@@ -137,9 +137,10 @@ def test_the_whole_library_under_a_sanitizer(job: Job, drivers: Path, kind: str)
     job.cap(64 * MIB)
     environment = job.environment()
     del environment[memcap.PRELOAD]
-    done = subprocess.run([program], env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stderr, done.stdout) == (0, "", "0 left\n")
-    assert job.used == 0
+    for _ in range(5):  # what happens once, at the first calls, has five chances
+        done = subprocess.run([program], env=environment, capture_output=True, text=True)
+        assert (done.returncode, done.stderr, done.stdout) == (0, "", "0 left\n")
+        assert job.used == 0
 
 
 def test_more_processes_than_there_are_slots(tmp_path: Path, race: Path):

@@ -39,7 +39,12 @@ struct gq_state {
     struct gq_table table;
 };
 
-extern struct gq_ledger *gq_ledger; /* set once gq_open() has not returned NULL */
+extern struct gq_ledger *gq_the_ledger;
+
+/* The ledger, once gq_open() has not returned NULL. */
+static inline struct gq_ledger *gq_book(void) {
+    return __atomic_load_n(&gq_the_ledger, __ATOMIC_RELAXED);
+}
 
 /* This process's state; NULL where it has no cap. */
 struct gq_state *gq_open_slowly(void);

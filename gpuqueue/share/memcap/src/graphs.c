@@ -58,7 +58,7 @@ static void settle(struct gq_state *state, int gpu, CUdevice device, uint64_t ah
     /* where it does not tell, what was asked for stays charged */
     uint64_t holds = told == CUDA_SUCCESS ? reserved >> GQ_UNIT_SHIFT : state->graph_charged[gpu] + ahead;
     int64_t more = (int64_t)(holds - state->graph_charged[gpu]);
-    state->graph_charged[gpu] = holds;
+    __atomic_store_n(&state->graph_charged[gpu], holds, __ATOMIC_RELAXED);
     gq_adjust(state, gpu, more - (int64_t)ahead);
     gq_unlock(&state->graph_lock);
 }

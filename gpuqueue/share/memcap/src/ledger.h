@@ -47,7 +47,7 @@ _Static_assert(sizeof(struct gq_ledger) == 64 + 8 * GQ_SLOTS, "the layout is a f
 /* Map the file at `path`; NULL where it is not a ledger of this version. */
 struct gq_ledger *gq_ledger_open(const char *path);
 
-/* Identity of this process in `owners`; 0 where it cannot be read. */
+/* Identity of this process in `owners`; never 0. */
 uint64_t gq_identity(void);
 
 /* Take a slot for `identity`, with nothing charged to it; -1 where all belong to the living. */

@@ -37,8 +37,8 @@ static int cap_of(void *device, uint64_t *room, uint64_t *limit) {
     int (*get_uuid)(void *, char *, unsigned) = (int (*)(void *, char *, unsigned))gq_real_nvml(GQ_NVML_UUID);
     if (gq_open() == NULL || !get_uuid || get_uuid(device, text, sizeof text) || !parse(text, uuid))
         return 0;
-    for (unsigned index = 0; index < gq_ledger->gpus; index++)
-        if (memcmp(gq_ledger->gpu[index].uuid, uuid, 16) == 0) return gq_room((int)index, room, limit);
+    for (unsigned index = 0; index < gq_book()->gpus; index++)
+        if (memcmp(gq_book()->gpu[index].uuid, uuid, 16) == 0) return gq_room((int)index, room, limit);
     return 0;
 }
 

@@ -22,7 +22,10 @@ static int place_of(struct gq_state *state, void *pool, int gpu) {
         if (state->pools[at].handle == pool) return (int)at;
         if (state->pools[at].handle == NULL) empty = (int)at;
     }
-    if (empty < 0 && state->pool_count < GQ_MAX_POOLS) empty = (int)state->pool_count++;
+    if (empty < 0 && state->pool_count < GQ_MAX_POOLS) {
+        empty = (int)state->pool_count;
+        __atomic_store_n(&state->pool_count, state->pool_count + 1, __ATOMIC_RELAXED);
+    }
     if (empty >= 0) state->pools[empty] = (struct gq_pool){.handle = pool, .gpu = (uint8_t)(gpu + 1)};
     return empty;
 }
@@ -69,7 +72,7 @@ void gq_pool_freed(struct gq_state *state, const struct gq_entry *entry) {
 static int charge_ahead(struct gq_state *state, int gpu, void *pool, uint64_t units, uint64_t *ahead) {
     *ahead = units;
     if (gq_try_charge(state, gpu, units)) return 1;
-    gq_ledger_sweep(gq_ledger);
+    gq_ledger_sweep(gq_book());
     gq_settle_pools(state);
     if (gq_try_charge(state, gpu, units)) return 1;
     *ahead = 0;
@@ -81,7 +84,7 @@ static int charge_ahead(struct gq_state *state, int gpu, void *pool, uint64_t un
 
 static int over(int gpu) {
     uint64_t room, limit;
-    const struct gq_gpu *entry = &gq_ledger->gpu[gpu];
+    const struct gq_gpu *entry = &gq_book()->gpu[gpu];
     return gq_room(gpu, &room, &limit) &&
            __atomic_load_n(&entry->used, __ATOMIC_RELAXED) > limit >> GQ_UNIT_SHIFT;
 }

@@ -10,7 +10,7 @@
 #define GQ_WIPE_ON_FORK 18 /* MADV_WIPEONFORK, which older headers lack */
 #endif
 
-struct gq_ledger *gq_ledger;
+struct gq_ledger *gq_the_ledger;
 
 struct gq_state *gq_ready_state; /* the state, if the kernel clears it in a forked child */
 
@@ -32,7 +32,7 @@ static struct gq_state *begin(void) {
     state->pid = getpid();
     int cleared = madvise(state, sizeof *state, GQ_WIPE_ON_FORK) == 0;
     /* of two threads that come here at once one is late; its mapping of the ledger may stay */
-    __atomic_compare_exchange_n(&gq_ledger, &no_ledger, ledger, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+    __atomic_compare_exchange_n(&gq_the_ledger, &no_ledger, ledger, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
     if (!__atomic_compare_exchange_n(&the_state, &no_state, state, 0, __ATOMIC_ACQ_REL,
                                      __ATOMIC_ACQUIRE)) {
         munmap(state, sizeof *state);
@@ -61,8 +61,8 @@ static int look_up(CUdevice device) {
     if (GQ_CALL(GQ_cuDeviceGetUuid_v2, (void *, CUdevice), uuid, device) != CUDA_SUCCESS &&
         GQ_CALL(GQ_cuDeviceGetUuid, (void *, CUdevice), uuid, device) != CUDA_SUCCESS)
         return -2;
-    for (unsigned index = 0; index < gq_ledger->gpus; index++)
-        if (memcmp(gq_ledger->gpu[index].uuid, uuid, sizeof uuid) == 0) return (int)index;
+    for (unsigned index = 0; index < gq_book()->gpus; index++)
+        if (memcmp(gq_book()->gpu[index].uuid, uuid, sizeof uuid) == 0) return (int)index;
     return -1;
 }
 
@@ -159,8 +159,7 @@ uint64_t gq_units(uint64_t bytes) {
 static int claim(struct gq_state *state) {
     gq_lock(&state->begin);
     if (state->slot == 0) {
-        uint64_t identity = gq_identity();
-        int slot = identity ? gq_slot_claim(gq_ledger, identity) : -1;
+        int slot = gq_slot_claim(gq_book(), gq_identity());
         __atomic_store_n(&state->slot, (uint32_t)(slot + 1), __ATOMIC_RELEASE);
     }
     gq_unlock(&state->begin);
@@ -175,17 +174,17 @@ static inline int slot_of(struct gq_state *state) {
 int gq_try_charge(struct gq_state *state, int gpu, uint64_t units) {
     int slot = slot_of(state);
     return slot >= 0 && units < GQ_NO_UNITS &&
-           gq_ledger_charge(gq_ledger, (unsigned)gpu, (unsigned)slot, (uint32_t)units);
+           gq_ledger_charge(gq_book(), (unsigned)gpu, (unsigned)slot, (uint32_t)units);
 }
 
 void gq_refuse(struct gq_state *state, int gpu, uint64_t units) {
     (void)state;
-    gq_ledger_refused(gq_ledger, (unsigned)gpu, units);
+    gq_ledger_refused(gq_book(), (unsigned)gpu, units);
 }
 
 static int charge_slowly(struct gq_state *state, int gpu, uint64_t units) {
     /* what the dead held, and what pools have given back since they were last looked at */
-    gq_ledger_sweep(gq_ledger);
+    gq_ledger_sweep(gq_book());
     gq_settle_pools(state);
     if (gq_try_charge(state, gpu, units)) return 1;
     gq_refuse(state, gpu, units);
@@ -200,7 +199,7 @@ int gq_charge(struct gq_state *state, int gpu, uint64_t units) {
 void gq_adjust(struct gq_state *state, int gpu, int64_t units) {
     if (units == 0 || gpu < 0) return;
     int slot = slot_of(state);
-    if (slot >= 0) gq_ledger_adjust(gq_ledger, (unsigned)gpu, (unsigned)slot, units);
+    if (slot >= 0) gq_ledger_adjust(gq_book(), (unsigned)gpu, (unsigned)slot, units);
 }
 
 void gq_note(struct gq_state *state, struct gq_entry entry) {
@@ -213,7 +212,7 @@ void gq_note(struct gq_state *state, struct gq_entry entry) {
 }
 
 int gq_room(int gpu, uint64_t *room, uint64_t *limit) {
-    const struct gq_gpu *entry = &gq_ledger->gpu[gpu];
+    const struct gq_gpu *entry = &gq_book()->gpu[gpu];
     *limit = __atomic_load_n(&entry->limit, __ATOMIC_RELAXED);
     if (*limit == UINT64_MAX) return 0;
     uint64_t used = __atomic_load_n(&entry->used, __ATOMIC_RELAXED) << GQ_UNIT_SHIFT;
