@@ -57,7 +57,7 @@ def test_no_descendant_is_left_and_the_gpu_waits_for_the_last(home, tmp_path, wa
     after = gpuqueue.submit(["true"])  # waits for the one GPU
     until(lambda: "ready" in job.logs())
     if way == "cancel":
-        assert len(left_of(job)) >= 5
+        until(lambda: len(left_of(job)) >= 5, what="all of the family are there")
         job.cancel()
     job.wait(60)
     assert left_of(job) == []
