@@ -14,7 +14,7 @@ PYTEST = -m pytest
 ARGS ?=
 
 MAKEFLAGS += --no-print-directory
-.PHONY: demo lab test check screenshots .setup
+.PHONY: demo lab test screenshots check .setup
 
 demo: .setup
 	@"$(VENV)/bin/python" scripts/demo.py

@@ -22,7 +22,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 def test_make_has_these_entry_points_and_no_others():
     text = (ROOT / "Makefile").read_text()
     targets = re.findall(r"^([A-Za-z][\w-]*)\s*:(?!=)", text, re.MULTILINE)
-    assert targets == ["demo", "lab", "test", "check"]
+    assert targets == ["demo", "lab", "test", "screenshots", "check"]
     assert f".PHONY: {' '.join(targets)} .setup" in text
     for target in targets:
         assert f"\n{target}: .setup\n" in text  # each sets up all it needs

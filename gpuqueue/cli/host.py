@@ -50,7 +50,7 @@ def ui(
     It is a page of a Jupyter server with gpuqueue. Where none of yours runs on this queue, one is
     started in this terminal, as `serve` does.
     """
-    from gpuqueue.cli.page import page_address
+    from gpuqueue.cli.page import open_page, page_address
     from gpuqueue.client.local import default_client
 
     address = page_address(default_client())
@@ -58,15 +58,14 @@ def ui(
         if show:
             tell(f"no server of yours has this queue; start one: {program()} serve")
             raise typer.Exit(1)
-        command = [sys.executable, "-P", "-m", "gpuqueue_jupyter", "--ServerApp.open_browser=True"]
-        raise typer.Exit(subprocess.call(command))
+        options = ("open_browser=True", "no_browser_open_file=False")
+        words = [f"--ServerApp.{option}" for option in options]
+        raise typer.Exit(subprocess.call([sys.executable, "-P", "-m", "gpuqueue_jupyter", *words]))
     if show:
         typer.echo(address)
         return
-    import webbrowser
-
     typer.echo(f"opening {address.partition('?')[0]}")
-    if not webbrowser.open(address):
+    if not open_page(address):
         tell(f"no browser could be opened; `{program()} ui --print` tells the address")
         raise typer.Exit(1)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import json
+import os
 import ssl
+import tempfile
+import time
 import urllib.request
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,9 +16,10 @@ from urllib.parse import urlencode
 if TYPE_CHECKING:
     from gpuqueue.client import LocalClient
 
-__all__ = ["page_address"]
+__all__ = ["open_page", "page_address"]
 
 _PATIENCE = 5.0
+_LOADING = 5.0
 
 
 def page_address(client: LocalClient) -> str | None:
@@ -32,6 +37,27 @@ def page_address(client: LocalClient) -> str | None:
             query = f"?{urlencode({'token': token})}" if token else ""
             return f"{server['url']}gpuqueue/{query}"
     return None
+
+
+def open_page(address: str) -> bool:
+    """Open an address in the browser; whether one could be found.
+
+    By a file that only this user may read and that is gone soon: an address in the browser's
+    arguments, and with it the token, could be read by everybody on the machine.
+    """
+    import webbrowser
+
+    handle, name = tempfile.mkstemp(prefix="gpuqueue-", suffix=".html")  # mode 0600
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            to = html.escape(address, quote=True)
+            file.write(f'<!doctype html><meta http-equiv="refresh" content="0;url={to}">')
+        if not webbrowser.open(f"file://{name}"):
+            return False
+        time.sleep(_LOADING)
+        return True
+    finally:
+        os.unlink(name)
 
 
 def _servers() -> Iterable[Mapping[str, Any]]:

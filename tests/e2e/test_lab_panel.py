@@ -128,9 +128,11 @@ def on_page(opened: Opened, **how: Any) -> Any:
 def in_cell(page: Any) -> Any:
     """The panel that the first cell of a notebook shows."""
     page.wait_for_selector("#jupyterlab-splash", state="detached", timeout=120_000)
-    page.locator(".jp-Notebook .jp-Cell").first.click()
     page.wait_for_selector("[data-status=idle]", timeout=60_000)
+    cell = page.locator(".jp-Notebook .jp-Cell").first
+    cell.locator(".jp-InputArea-editor").click()
     page.keyboard.press("Shift+Enter")
+    cell.locator(".jp-InputPrompt", has_text="[1]").wait_for(timeout=60_000)  # it has run
     return page.locator(".gq-incell")
 
 

@@ -148,7 +148,8 @@ export class Timeline {
       }));
     }
     this.rows.update(found.gpus, gpu => gpu.uuid);
-    const most = Math.max(2, Math.min(5, Math.floor((this.axis.clientWidth || 400) / 80)));
+    show(this.root, found.gpus.length > 0); // only what is there has a width
+    const most = Math.max(1, Math.min(5, Math.floor(this.axis.clientWidth / 85)));
     const step = (this.to - this.from) / most;
     const ticks = Array.from({ length: most }, (_, i) => this.from + step * (i + (i ? 0 : 0.02)));
     const apart = ticks.filter(at => Math.abs(at - found.at) > step * 0.7);
@@ -160,7 +161,6 @@ export class Timeline {
       tick => tick.key,
     );
     this.ranges.forEach((one, i) => attr(one, 'aria-pressed', RANGES[i][1] === this.back ? 'true' : 'false'));
-    show(this.root, found.gpus.length > 0);
   }
 }
 
