@@ -152,6 +152,8 @@ def _check_requeues(seen: Evidence, lost: set[int]) -> None:
             _must(
                 seen.make.restartable or attempt not in begun, "it was put back though it had begun"
             )
+        elif "could not be started" in reason:  # made void for a cancel by a lead that was killed
+            _must(attempt not in begun, "it began, and was put back as if it had not")
         else:
             _must(evicted, f"attempt {attempt} was put back without an eviction: {reason!r}")
         evicted = False

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["KILLS_A_ROUND", "Cancel", "Cell", "Kill", "Make", "Round", "Submit", "rounds"]
+__all__ = ["KILLS_A_ROUND", "Cancel", "Cell", "Kill", "Make", "Pause", "Round", "Submit", "rounds"]
 
 KILLS_A_ROUND = 10
 _CLIENTS = 9
 _CELL_EVERY = 3
 """Rounds from one cell to the next: a cell costs as much as twenty scripts."""
+_LATE_EVERY = 4
+"""Rounds from one launcher that is held up to the next, which takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +73,25 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """SIGSTOP for a process of a kind, and SIGCONT after some seconds: it is late, not dead."""
+
+    delay: float
+    kind: str
+    which: float
+    seconds: float
+
+
+Action = Submit | Cancel | Cell | Kill | Pause
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """What happens between two times of quiet."""
 
     number: int
     server: bool
-    actions: tuple[Submit | Cancel | Cell | Kill, ...]
+    actions: tuple[Action, ...]
 
 
 _VICTIMS = {
@@ -117,7 +132,7 @@ def _make(rng: random.Random, number: int) -> Make:
     return Make(f"t{number}", kind, seconds, code, tuple(options.items()), after, family)
 
 
-def _behind_submits(rng: random.Random, actions: list[Submit | Cancel | Cell | Kill]) -> None:
+def _behind_submits(rng: random.Random, actions: list[Action]) -> None:
     """A client lives some milliseconds: who is to kill one comes right behind it."""
     for action in [a for a in actions if isinstance(a, Kill) and a.kind == "client"]:
         actions.remove(action)
@@ -126,13 +141,22 @@ def _behind_submits(rng: random.Random, actions: list[Submit | Cancel | Cell | K
         actions.insert(rng.choice(places) + 1, soon)
 
 
+def _late(rng: random.Random) -> list[list[Action]]:
+    """Before each of two submits: the lead gives orders that are carried out late.
+
+    It is killed, and the next one gives them again; of two runners one must find that it is late.
+    """
+    paused: Action = Pause(0.0, "launcher", rng.random(), 6.0)
+    return [[paused], [Kill(rng.uniform(0.1, 0.6), "lead", rng.random())]]
+
+
 def rounds(seed: int) -> Iterator[Round]:
     """Rounds without end; the same for the same seed, whatever the machine does."""
     rng = random.Random(seed)
     number = made = 0
     kinds = list(_VICTIMS)
     while True:
-        actions: list[Submit | Cancel | Cell | Kill] = []
+        actions: list[Action] = []
         for _ in range(_CLIENTS):
             jobs = []
             for _ in range(rng.choice([1, 1, 2, 4])):
@@ -152,5 +176,11 @@ def rounds(seed: int) -> Iterator[Round]:
         # something must be there to be killed
         first = next(i for i, action in enumerate(actions) if isinstance(action, Submit))
         actions.insert(0, actions.pop(first))
+        if number % _LATE_EVERY == 1:
+            late: list[Action] = []
+            for orders in _late(rng):
+                late += [*orders, Submit(0.0, (_make(rng, made + 1), _make(rng, made + 2)))]
+                made += 2
+            actions = late + actions
         yield Round(number, server=number % 5 == 0, actions=tuple(actions))
         number += 1

@@ -145,3 +145,13 @@ class Killer:
                     self.kills.append(Killed(time.time(), kind, victim))
                     return True
         return False
+
+    def pause(self, kind: str, which: float, seconds: float) -> None:
+        """Stop a process for some seconds, if there is one of the kind."""
+        victims = sorted(ours(self._home).get(kind, ()), key=lambda process: process.start)
+        if victims:
+            victim = victims[int(which * len(victims))]
+            send_signal(victim, signal.SIGSTOP)
+            timer = threading.Timer(seconds, send_signal, [victim, signal.SIGCONT])
+            timer.daemon = True
+            timer.start()

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from conftest import leads_of, until
 from failure_checks import Audit, Broken, Evidence, check_job, check_store, timeline
-from failure_choices import Cancel, Cell, Kill, Make, Round, Submit, rounds
+from failure_choices import Cancel, Cell, Kill, Make, Pause, Round, Submit, rounds
 from failure_processes import Host, Killer, ours
 from failure_programs import CELL, CLIENTS, NOTEBOOK, RESUMABLE, SCRIPT
 
@@ -77,6 +77,8 @@ class Failures:
             time.sleep(action.delay)  # the random instant
             if isinstance(action, Kill):
                 self.killer.kill(action.kind, action.which)
+            elif isinstance(action, Pause):
+                self.killer.pause(action.kind, action.which, action.seconds)
             elif isinstance(action, Submit):
                 self._submit(action.jobs)
             elif isinstance(action, Cell):
