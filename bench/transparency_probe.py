@@ -44,7 +44,12 @@ class _Describe:
             return "..."
         self.seen[id(value)] = self.way
         self.kept.append(value)
-        return self._new(value)
+        try:
+            return self._new(value)
+        except RecursionError:
+            raise
+        except Exception as error:  # one that is broken must not hide all others
+            return f"{type(value).__qualname__} cannot be described ({type(error).__name__})"
 
     def _digest(self, data):
         return hashlib.sha1(data, usedforsecurity=False).hexdigest()
@@ -191,10 +196,15 @@ class _Describe:
         ]
 
     def _tensor(self, name, value):
-        data = value.detach().cpu().contiguous()
+        data = value.detach().cpu()
+        data = (data.to_dense() if data.is_sparse else data).resolve_conj().resolve_neg()
+        data = data.contiguous()
         if data.dtype is sys.modules["torch"].bfloat16:
             data = data.float()
-        storage = self.seen.setdefault(("storage", value.untyped_storage().data_ptr()), self.way)
+        storage = None
+        if not value.is_sparse:
+            place = ("storage", value.untyped_storage().data_ptr())
+            storage = self.seen.setdefault(place, self.way)
         return [
             name, str(value.dtype), list(value.shape), str(value.device), value.requires_grad,
             value.is_leaf, self._digest(data.numpy().tobytes()), storage,

@@ -321,6 +321,9 @@ def _become_array(numpy: Any, old: Any, new: Any) -> bool:
         else:
             old.shape = new.shape
     numpy.copyto(old, new)
+    attributes = getattr(new, "__dict__", None)
+    if attributes is not None and not isinstance(old, numpy.memmap):
+        vars(old).update(attributes)  # such as the mask of a masked array
     return True
 
 

@@ -101,3 +101,9 @@ def f(x, acc=[]):
 f(1)
 # %%
 f(2), f.calls
+# %%
+partly = np.ma.array([1, 2, 3], mask=[0, 1, 0]); both = [partly]
+# %%
+both[0].mask[0] = True; partly.data[2] = 9; partly.fill_value = 7
+# %%
+partly, partly.fill_value, both[0] is partly
