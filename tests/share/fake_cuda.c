@@ -223,7 +223,9 @@ int cuMemAllocPitch_v2(u64 *pointer, size_t *pitch, size_t width, size_t height,
     return cuMemAlloc_v2(pointer, *pitch * height);
 }
 static int pool_free(struct record *record) {
+    pthread_mutex_lock(&lock);
     record->pool->used -= real_size(record->size);
+    pthread_mutex_unlock(&lock);
     drop_record(record);
     return 0;
 }
@@ -394,10 +396,13 @@ int cuMemPoolCreate(struct pool **pool, const props *wanted) {
     return 0;
 }
 static void shrink(struct pool *pool, u64 keep) {
+    pthread_mutex_lock(&lock);
     u64 left = pool->used > keep ? pool->used : keep;
-    if (left >= pool->reserved) return;
-    if (pool->device >= 0) give(pool->device, pool->reserved - left);
-    pool->reserved = left;
+    if (left < pool->reserved) {
+        if (pool->device >= 0) give(pool->device, pool->reserved - left);
+        pool->reserved = left;
+    }
+    pthread_mutex_unlock(&lock);
 }
 int cuMemPoolTrimTo(struct pool *pool, size_t keep) { shrink(pool, keep); return 0; }
 int cuMemPoolDestroy(struct pool *pool) {
