@@ -132,3 +132,10 @@ def client(home: Home) -> Iterator[LocalClient]:
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     """A certificate for loopback, from an authority that nobody else knows."""
     return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first: side by side, nobody then waits for one that began last."""
+    items.sort(
+        key=lambda item: -max((mark.args[0] for mark in item.iter_markers("timeout")), default=0)
+    )
