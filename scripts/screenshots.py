@@ -258,8 +258,9 @@ def main() -> None:
                 shoot(page, f"lab-{scheme}")
                 if scheme != "contrast":
                     page.get_by_role("tab", name="GPU queue").click()
-                    page.click(".jp-Notebook .jp-Cell")
                     page.wait_for_selector("[data-status=idle]", timeout=60_000)
+                    page.wait_for_timeout(2000)  # what is run as it connects gets lost
+                    page.click(".jp-Notebook .jp-Cell")
                     page.keyboard.press("Shift+Enter")
                     page.wait_for_selector(".gq-incell .gq-running .gq-row", timeout=60_000)
                     shoot(page, f"cell-{scheme}")

@@ -130,10 +130,18 @@ def in_cell(page: Any) -> Any:
     page.wait_for_selector("#jupyterlab-splash", state="detached", timeout=120_000)
     page.wait_for_selector("[data-status=idle]", timeout=60_000)
     cell = page.locator(".jp-Notebook .jp-Cell").first
-    cell.locator(".jp-InputArea-editor").click()
-    page.keyboard.press("Shift+Enter")
-    cell.locator(".jp-InputPrompt", has_text="[1]").wait_for(timeout=60_000)  # it has run
-    return page.locator(".gq-incell")
+    prompt = cell.locator(".jp-InputPrompt")
+
+    def begun() -> bool:  # JupyterLab loses what is run in the moment that it connects
+        cell.locator(".jp-InputArea-editor").click()
+        page.keyboard.press("Shift+Enter")
+        page.wait_for_timeout(2000)
+        return "[ ]" not in prompt.inner_text()
+
+    until(begun, what="the cell runs")
+    shown = page.locator(".gq-incell")
+    shown.wait_for(timeout=60_000)
+    return shown
 
 
 def line_of(lab: Server, count: int, **options: Any) -> list[int]:
