@@ -1,7 +1,8 @@
 """Kill processes of ours at random instants: whatever dies, every job comes back right.
 
-``GPUQUEUE_CHAOS_KILLS=3000 pytest -m chaos`` for a long run; the seed is printed, and
-``GPUQUEUE_CHAOS_SEED`` repeats its choices (which instants the machine makes of them it decides).
+``GPUQUEUE_CHAOS_KILLS=3000 GPUQUEUE_CHAOS_SECONDS=7200 pytest -m chaos`` for a long run; it ends
+after so many kills or seconds. The seed is printed, and ``GPUQUEUE_CHAOS_SEED`` repeats its choices
+(which instants the machine makes of them it decides).
 """
 
 from __future__ import annotations
@@ -210,11 +211,12 @@ class Failures:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(7200)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
 def test_whatever_is_killed_every_job_comes_back_right(home: Home, tmp_path: Path) -> None:
     wanted = int(os.environ.get("GPUQUEUE_CHAOS_KILLS", "300"))
     seed = int(os.environ.get("GPUQUEUE_CHAOS_SEED", time.time_ns() % 10**6))
+    seconds = float(os.environ.get("GPUQUEUE_CHAOS_SECONDS", "420"))
     print(f"GPUQUEUE_CHAOS_SEED={seed} GPUQUEUE_CHAOS_KILLS={wanted}")
     home.config.write_text(_SETTINGS)
     failures = Failures(home, tmp_path)
@@ -223,7 +225,7 @@ def test_whatever_is_killed_every_job_comes_back_right(home: Home, tmp_path: Pat
         for what in rounds(seed):
             failures.play(what)
             failures.settle()
-            if len(failures.killer.kills) >= wanted:
+            if len(failures.killer.kills) >= wanted or time.monotonic() - began > seconds:
                 break
     finally:
         failures.close()
@@ -235,5 +237,6 @@ def test_whatever_is_killed_every_job_comes_back_right(home: Home, tmp_path: Pat
     for pid in leads_of(home):
         os.kill(pid, signal.SIGTERM)
     until(lambda: not ours(home), what=f"no process of ours is left: {ours(home)}")
-    assert len(failures.final) >= wanted
+    assert len(failures.killer.kills) >= min(wanted, 60)
+    assert len(failures.final) >= len(failures.killer.kills)
     assert ensure_lead(home, autostart=False, line="submit") is False
