@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuqueue.errors import StateDirectoryError, StateRebuilt, UnknownJob
 from gpuqueue.model import (
     TERMINAL,
-    Event,
     Grant,
     Intent,
     IntentKind,
@@ -28,7 +27,7 @@ from gpuqueue.model import (
     Request,
 )
 from gpuqueue.store.codec import COLUMNS, dump, job_from, load, mode_from, plain
-from gpuqueue.store.connection import Connection
+from gpuqueue.store.events import Events
 
 __all__ = ["LIVE", "Draft", "Store"]
 
@@ -54,7 +53,7 @@ class Draft:
     to_front: bool = False
 
 
-class Store(Connection):
+class Store(Events):
     """One connection to the state database; safe to use from several threads.
 
     It is made as a ``Connection`` is; what each table is asked and told is in a class of its own.
@@ -147,21 +146,6 @@ class Store(Connection):
                 )
                 for job_id in job_ids
             ]
-
-    def record(
-        self,
-        db: sqlite3.Connection,
-        at: float,
-        job_id: int | None,
-        kind: str,
-        data: Mapping[str, Any],
-    ) -> int:
-        """Append an event within the caller's transaction; return its number."""
-        cursor = db.execute(
-            "INSERT INTO events (at, job, kind, data) VALUES (?, ?, ?, ?)",
-            (at, job_id, kind, dump(data)),
-        )
-        return int(cursor.lastrowid or 0)
 
     def move(
         self,
@@ -451,24 +435,6 @@ class Store(Connection):
         marks = ", ".join(f"'{state}'" for state in LIVE)
         sql = f"SELECT state, count(*) FROM jobs WHERE state IN ({marks}) GROUP BY state"
         return dict(self._rows(sql))
-
-    def last_event(self) -> int:
-        """Number of the newest event."""
-        return int(self._rows("SELECT coalesce(max(seq), 0) FROM events")[0][0])
-
-    def events(
-        self, since: int = 0, *, job_id: int | None = None, limit: int = 1000
-    ) -> list[Event]:
-        """Events after number ``since``, oldest first."""
-        where, values = "seq > ?", [since]
-        if job_id is not None:
-            where += " AND job = ?"
-            values.append(job_id)
-        rows = self._rows(
-            f"SELECT seq, at, job, kind, data FROM events WHERE {where} ORDER BY seq LIMIT ?",
-            [*values, limit],
-        )
-        return [Event(seq, at, job, kind, load(data)) for seq, at, job, kind, data in rows]
 
     def open_intents(self) -> list[Intent]:
         """Intents that wait for the controller, oldest first."""
