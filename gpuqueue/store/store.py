@@ -15,7 +15,6 @@ from typing import Any
 from gpuqueue.errors import StateDirectoryError, StateRebuilt, UnknownJob
 from gpuqueue.model import (
     TERMINAL,
-    Grant,
     Intent,
     IntentKind,
     Job,
@@ -23,11 +22,11 @@ from gpuqueue.model import (
     JobState,
     Mode,
     Origin,
-    Placement,
     Request,
 )
 from gpuqueue.store.codec import COLUMNS, dump, job_from, load, mode_from, plain
 from gpuqueue.store.events import Events
+from gpuqueue.store.placements import Placements
 
 __all__ = ["LIVE", "Draft", "Store"]
 
@@ -53,7 +52,7 @@ class Draft:
     to_front: bool = False
 
 
-class Store(Events):
+class Store(Events, Placements):
     """One connection to the state database; safe to use from several threads.
 
     It is made as a ``Connection`` is; what each table is asked and told is in a class of its own.
@@ -211,25 +210,6 @@ class Store(Events):
             ),
         )  # fmt: skip
 
-    def occupy(self, db: sqlite3.Connection, job: Job, placement: Placement, at: float) -> None:
-        """Open the usage records of an attempt, within the caller's transaction."""
-        db.executemany(
-            "INSERT INTO placements (job, attempt, gpu, compute, memory, whole, slots, since) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            [
-                (job.id, job.attempt, g.gpu, g.compute, g.memory, g.whole, placement.slots, at)
-                for g in placement.grants
-            ],
-        )
-
-    def vacate(self, db: sqlite3.Connection, job: Job, at: float) -> None:
-        """Close the usage records of a job's attempt, within the caller's transaction."""
-        db.execute(
-            "UPDATE placements SET until = max(since, ?) "
-            "WHERE job = ? AND attempt = ? AND until IS NULL",
-            (at, job.id, job.attempt),
-        )
-
     def finish_intent(
         self, db: sqlite3.Connection, intent: Intent, at: float, error: str = ""
     ) -> None:
@@ -374,31 +354,6 @@ class Store(Events):
         )
         return {job_id: JobState(state) for job_id, state in rows}
 
-    def usage(self, since: float) -> list[tuple[str, str, int, int, float, float | None]]:
-        """Who held what of which GPU after ``since``: owner, GPU, compute, memory, from, until.
-
-        ``until`` is None for those that still hold it.
-        """
-        return self._rows(
-            "SELECT jobs.owner, gpu, compute, memory, since, until FROM placements "
-            "JOIN jobs ON jobs.id = placements.job WHERE until IS NULL OR until > ?",
-            (since,),
-        )
-
-    def occupied(
-        self, since: float, limit: int
-    ) -> list[tuple[int, str, str, str, int, float, float | None]]:
-        """The latest ``limit`` stays on a GPU that have not ended before ``since``.
-
-        Each is a job's number, tag and state, the GPU, compute, from, and until (None for now).
-        """
-        return self._rows(
-            "SELECT jobs.id, tag, state, gpu, compute, since, until FROM placements "
-            "JOIN jobs ON jobs.id = placements.job WHERE until IS NULL OR until > ? "
-            "ORDER BY seq DESC LIMIT ?",
-            (since, limit),
-        )
-
     def newest(self) -> int:
         """The highest number that a job has been given."""
         return int(
@@ -415,16 +370,6 @@ class Store(Events):
             (json.dumps(list(directories)),),
         )
         return sorted(int(row[0]) for row in rows)
-
-    def held(self, job_id: int, attempt: int) -> Placement | None:
-        """What an attempt holds by its usage records; None if there are none."""
-        rows = self._rows(
-            "SELECT gpu, compute, memory, whole, slots FROM placements "
-            "WHERE job = ? AND attempt = ? AND until IS NULL",
-            (job_id, attempt),
-        )
-        grants = tuple(Grant(gpu, c, m, bool(whole)) for gpu, c, m, whole, _ in rows)
-        return Placement(grants, rows[0][4]) if rows else None
 
     def counts(self) -> dict[str, int]:
         """How many jobs there are in each state."""

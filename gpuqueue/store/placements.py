@@ -1,0 +1,68 @@
+"""Usage records: who held what of which GPU, from when until when."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from gpuqueue.model import Grant, Job, Placement
+from gpuqueue.store.connection import Connection
+
+__all__ = ["Placements"]
+
+
+class Placements(Connection):
+    """The table ``placements``: a row for each GPU of an attempt, open while it is held."""
+
+    def occupy(self, db: sqlite3.Connection, job: Job, placement: Placement, at: float) -> None:
+        """Open the usage records of an attempt, within the caller's transaction."""
+        db.executemany(
+            "INSERT INTO placements (job, attempt, gpu, compute, memory, whole, slots, since) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                (job.id, job.attempt, g.gpu, g.compute, g.memory, g.whole, placement.slots, at)
+                for g in placement.grants
+            ],
+        )
+
+    def vacate(self, db: sqlite3.Connection, job: Job, at: float) -> None:
+        """Close the usage records of a job's attempt, within the caller's transaction."""
+        db.execute(
+            "UPDATE placements SET until = max(since, ?) "
+            "WHERE job = ? AND attempt = ? AND until IS NULL",
+            (at, job.id, job.attempt),
+        )
+
+    def held(self, job_id: int, attempt: int) -> Placement | None:
+        """What an attempt holds by its usage records; None if there are none."""
+        rows = self._rows(
+            "SELECT gpu, compute, memory, whole, slots FROM placements "
+            "WHERE job = ? AND attempt = ? AND until IS NULL",
+            (job_id, attempt),
+        )
+        grants = tuple(Grant(gpu, c, m, bool(whole)) for gpu, c, m, whole, _ in rows)
+        return Placement(grants, rows[0][4]) if rows else None
+
+    def usage(self, since: float) -> list[tuple[str, str, int, int, float, float | None]]:
+        """Who held what of which GPU after ``since``: owner, GPU, compute, memory, from, until.
+
+        ``until`` is None for those that still hold it.
+        """
+        return self._rows(
+            "SELECT jobs.owner, gpu, compute, memory, since, until FROM placements "
+            "JOIN jobs ON jobs.id = placements.job WHERE until IS NULL OR until > ?",
+            (since,),
+        )
+
+    def occupied(
+        self, since: float, limit: int
+    ) -> list[tuple[int, str, str, str, int, float, float | None]]:
+        """The latest ``limit`` stays on a GPU that have not ended before ``since``.
+
+        Each is a job's number, tag and state, the GPU, compute, from, and until (None for now).
+        """
+        return self._rows(
+            "SELECT jobs.id, tag, state, gpu, compute, since, until FROM placements "
+            "JOIN jobs ON jobs.id = placements.job WHERE until IS NULL OR until > ? "
+            "ORDER BY seq DESC LIMIT ?",
+            (since, limit),
+        )
