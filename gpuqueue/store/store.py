@@ -13,26 +13,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuqueue.errors import StateDirectoryError, StateRebuilt, UnknownJob
-from gpuqueue.model import (
-    TERMINAL,
-    Intent,
-    IntentKind,
-    Job,
-    JobKind,
-    JobState,
-    Mode,
-    Origin,
-    Request,
-)
-from gpuqueue.store.codec import COLUMNS, dump, job_from, load, mode_from, plain
-from gpuqueue.store.events import Events
+from gpuqueue.model import TERMINAL, Intent, IntentKind, Job, JobKind, JobState, Origin, Request
+from gpuqueue.store.codec import COLUMNS, dump, job_from, load, plain
+from gpuqueue.store.facts import Facts
 from gpuqueue.store.placements import Placements
 
 __all__ = ["LIVE", "Draft", "Store"]
 
 LIVE = ("queued", "starting", "running", "frozen", "evicting")
 _GAP = 1000
-_MODE = "mode"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +41,7 @@ class Draft:
     to_front: bool = False
 
 
-class Store(Events, Placements):
+class Store(Facts, Placements):
     """One connection to the state database; safe to use from several threads.
 
     It is made as a ``Connection`` is; what each table is asked and told is in a class of its own.
@@ -216,16 +205,6 @@ class Store(Events, Placements):
         """Mark an intent as carried out or refused, within the caller's transaction."""
         db.execute("UPDATE intents SET done = ?, error = ? WHERE id = ?", (at, error, intent.id))
 
-    def set_mode(self, db: sqlite3.Connection, mode: Mode, at: float, data: Any) -> None:
-        """Keep who has the GPUs and record it as an event, within the caller's transaction."""
-        self._put_fact(db, _MODE, plain(mode))
-        told = {"name": mode.name, "by": mode.by, "soft": mode.soft, "program": mode.program}
-        self.record(db, at, None, "mode", told | data)
-
-    def keep_mode(self, mode: Mode) -> None:
-        """Keep who has the GPUs, without an event."""
-        self.set_fact(_MODE, plain(mode))
-
     def set_clock(self, job_ids: Iterable[int], by: float) -> None:
         """Move the times of live jobs, and of what they hold: the clock has been set ``by`` s."""
         ids = json.dumps(sorted(job_ids))
@@ -256,27 +235,6 @@ class Store(Events, Placements):
         if job.placement is not None and job.state not in TERMINAL:
             self.vacate(db, job, at)  # what is open of it, of before
             self.occupy(db, job, job.placement, at)
-
-    def set_fact(self, name: str, value: Any) -> None:
-        """Keep one JSON value under a name (the machine's GPUs, who leads)."""
-        with self.transaction() as db:
-            self._put_fact(db, name, value)
-
-    def _put_fact(self, db: sqlite3.Connection, name: str, value: Any) -> None:
-        db.execute(
-            "INSERT INTO facts (name, value) VALUES (?, ?) "
-            "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-            (name, dump(value)),
-        )
-
-    def fact(self, name: str) -> Any:
-        """The value under a name; None if there is none."""
-        rows = self._rows("SELECT value FROM facts WHERE name = ?", (name,))
-        return load(rows[0][0]) if rows else None
-
-    def mode(self) -> Mode:
-        """Who has the GPUs: the queue unless somebody has taken them."""
-        return mode_from(self.fact(_MODE))
 
     def job(self, job_id: int) -> Job:
         """One job.
