@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuqueue.errors import StateDirectoryError, StateRebuilt, UnknownJob
-from gpuqueue.model import TERMINAL, Intent, IntentKind, Job, JobKind, JobState, Origin, Request
-from gpuqueue.store.codec import COLUMNS, dump, job_from, load, plain
+from gpuqueue.model import TERMINAL, Job, JobKind, JobState, Origin, Request
+from gpuqueue.store.codec import COLUMNS, dump, job_from, plain
 from gpuqueue.store.facts import Facts
+from gpuqueue.store.intents import Intents
 from gpuqueue.store.placements import Placements
 
 __all__ = ["LIVE", "Draft", "Store"]
@@ -41,7 +42,7 @@ class Draft:
     to_front: bool = False
 
 
-class Store(Facts, Placements):
+class Store(Facts, Intents, Placements):
     """One connection to the state database; safe to use from several threads.
 
     It is made as a ``Connection`` is; what each table is asked and told is in a class of its own.
@@ -119,22 +120,6 @@ class Store(Facts, Placements):
             submitted=now, position=job_id, key=draft.key, retry_of=draft.retry_of,
         )  # fmt: skip
 
-    def intend(
-        self, kind: IntentKind, job_ids: Iterable[int | None], value: Any = None
-    ) -> list[int]:
-        """Write down a wish about jobs (None: no one job) for the controller; give its numbers."""
-        with self.transaction() as db:
-            return [
-                int(
-                    db.execute(
-                        "INSERT INTO intents (kind, job, value, at) VALUES (?, ?, ?, ?)",
-                        (str(kind), job_id, dump(value), time.time()),
-                    ).lastrowid
-                    or 0
-                )
-                for job_id in job_ids
-            ]
-
     def move(
         self,
         db: sqlite3.Connection,
@@ -198,12 +183,6 @@ class Store(Facts, Placements):
                 job.id,
             ),
         )  # fmt: skip
-
-    def finish_intent(
-        self, db: sqlite3.Connection, intent: Intent, at: float, error: str = ""
-    ) -> None:
-        """Mark an intent as carried out or refused, within the caller's transaction."""
-        db.execute("UPDATE intents SET done = ?, error = ? WHERE id = ?", (at, error, intent.id))
 
     def set_clock(self, job_ids: Iterable[int], by: float) -> None:
         """Move the times of live jobs, and of what they hold: the clock has been set ``by`` s."""
@@ -338,27 +317,3 @@ class Store(Facts, Placements):
         marks = ", ".join(f"'{state}'" for state in LIVE)
         sql = f"SELECT state, count(*) FROM jobs WHERE state IN ({marks}) GROUP BY state"
         return dict(self._rows(sql))
-
-    def open_intents(self) -> list[Intent]:
-        """Intents that wait for the controller, oldest first."""
-        rows = self._rows(
-            "SELECT id, kind, job, value, at, done, error FROM intents "
-            "WHERE done IS NULL ORDER BY id"
-        )
-        return [_intent_from(row) for row in rows]
-
-    def intent(self, intent_id: int) -> Intent:
-        """One intent, with what became of it."""
-        rows = self._rows(
-            "SELECT id, kind, job, value, at, done, error FROM intents WHERE id = ?",
-            (intent_id,),
-        )
-        if not rows:
-            raise UnknownJob(f"there is no intent {intent_id}")
-        return _intent_from(rows[0])
-
-
-def _intent_from(row: tuple[Any, ...]) -> Intent:
-    number, kind, job, value, *rest = row
-    known = kind if kind in set(IntentKind) else IntentKind.UNKNOWN
-    return Intent(number, IntentKind(known), job, load(value), *rest)
