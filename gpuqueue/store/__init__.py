@@ -7,8 +7,9 @@ from gpuqueue.store.codec import (
     reading_from,
     request_from,
 )
+from gpuqueue.store.jobs import LIVE
 from gpuqueue.store.rescue import RESCUE
-from gpuqueue.store.store import LIVE, Draft, Store
+from gpuqueue.store.store import Draft, Store
 
 __all__ = [
     "LIVE",
