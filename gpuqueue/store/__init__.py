@@ -9,7 +9,8 @@ from gpuqueue.store.codec import (
 )
 from gpuqueue.store.jobs import LIVE
 from gpuqueue.store.rescue import RESCUE
-from gpuqueue.store.store import Draft, Store
+from gpuqueue.store.store import Store
+from gpuqueue.store.submit import Draft
 
 __all__ = [
     "LIVE",
