@@ -12,24 +12,23 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from gpuqueue.control.adopt import adopt
 from gpuqueue.control.clock import CLOCK, Clock, mode_moved, moved
 from gpuqueue.control.devicememory import highest, note_excess, once_more, take_note
 from gpuqueue.control.evicting import EVICT, Evictor, in_front, resumes
 from gpuqueue.control.freeing import WISHES, Freer, unfrozen
-from gpuqueue.control.gauge import Gauge
 from gpuqueue.control.herald import Herald
 from gpuqueue.control.intents import carry_out, with_children
 from gpuqueue.control.launch import Launcher
-from gpuqueue.control.machine import FACT, Machine, seen_on, snapshot_of, usage_of
+from gpuqueue.control.machine import snapshot_of, usage_of
 from gpuqueue.control.outcome import Outcome, is_loss, outcome_of, sweep, void
 from gpuqueue.control.runners import lives
+from gpuqueue.control.sight import TICK, Sight
 from gpuqueue.control.teacher import Teacher
 from gpuqueue.control.turn import Turn
 from gpuqueue.errors import GpuqueueError, StateRebuilt, StateVersionError
-from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState, Placement, Reading
+from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState, Placement
 from gpuqueue.paths import Home
 from gpuqueue.plan import plan
 from gpuqueue.record.facts import EVENT
@@ -53,9 +52,6 @@ __all__ = ["Controller"]
 
 log = logging.getLogger("gpuqueue")
 
-TICK = 1.0
-"""Seconds between looks at the world when nothing rings."""
-_READ_IDLE = 5.0
 _REST = 0.05
 """Seconds between two plans at most; a long queue takes half of the time for planning."""
 _CLAIM_PATIENCE = 5.0
@@ -85,8 +81,7 @@ class Controller:
         self.mode = self.store.mode()
         self.evictor = Evictor(home)
         self.freer = Freer(home, self.evictor, self._take_back, self._end)
-        self.machine = Machine()
-        self._measure()
+        self.sight = Sight(self.store, self.settings)
         self.idle_since = time.monotonic()
         self.herald = Herald(home, self.store.flush, on_commit)
         self._stopping = threading.Event()
@@ -94,8 +89,7 @@ class Controller:
         self._ordered: dict[int, float] = {}
         self._teacher = Teacher()
         self.recorder = Recorder()
-        self._last_read = self._last_told = self._rest_until = 0.0
-        self._published: dict[str, Any] = {}
+        self._rest_until = 0.0
         self._trouble = ""
         self._open_intents = True
         self._fresh: set[int] = set()
@@ -107,7 +101,7 @@ class Controller:
         self.launcher.keep_spares(self.settings.current)
         self.launcher.start()
         self.store.verify()
-        adopt(self.home, self.store, self.machine.gpus)
+        adopt(self.home, self.store, self.sight.machine.gpus)
         self._jobs = {job.id: job for job in self.store.live()}
         self.clock.go_on(self.store.fact(CLOCK))
         self._keep_time()
@@ -151,7 +145,7 @@ class Controller:
             last = Turn(self._jobs, time.time())
             self._note_code(last)
             last.commit(self.store)
-        self.gauge.close()
+        self.sight.close()
         self.herald.close()
         self.store.close()
 
@@ -170,11 +164,11 @@ class Controller:
         changed = self._take_in(turn, lines, tick=tick)
         if tick:
             changed |= self._look_around()
-            take_note(turn, self.machine)
+            take_note(turn, self.sight.machine)
         self.freer.pursue(turn, self.settings.current, look=tick)
         if tick:
             self._note_code(turn)
-            changed |= self.freer.watch(turn, self.machine, self.settings.current)
+            changed |= self.freer.watch(turn, self.sight.machine, self.settings.current)
         if changed or (tick and self._waits(turn)):
             self._decide(turn)
         turn.commit(self.store)
@@ -265,43 +259,7 @@ class Controller:
             self.launcher.keep_spares(self.settings.current)
         if changed and self.settings.warning:
             log.warning("gpuqueue: %s", self.settings.warning)
-        if self.settings.current.fake_gpus != self.gauge.fake:
-            self.gauge.close()
-            self._measure()
-        now = time.monotonic()
-        waiting = any(job.state is JobState.QUEUED for job in self._jobs.values())
-        # of those that hold GPUs, the most that they use is to be seen
-        held = any(job.placement and job.placement.grants for job in self._jobs.values())
-        watched = self.settings.current.auto_free or not self.mode.normal
-        if now - self._last_read >= (TICK if waiting or held or watched else _READ_IDLE):
-            self._last_read = now
-            readings = self.gauge.ask()
-            seen = self._seen(readings)
-            was = self.machine
-            changed |= (seen.gpus, seen.outside, seen.silent) != (was.gpus, was.outside, was.silent)
-            self.machine = seen
-        if changed or now - self._last_told >= (TICK if waiting else _READ_IDLE):
-            self._publish(now)
-        return changed
-
-    def _publish(self, now: float) -> None:
-        self._last_told = now
-        fact = self.machine.as_fact() | {"warning": self.settings.warning}
-        if fact != self._published:
-            self.store.set_fact(FACT, fact)
-            self._published = fact
-
-    def _measure(self) -> None:
-        """Find the machine's GPUs, with a first look at who is on them."""
-        self.gauge = Gauge(self.settings.current.fake_gpus)
-        self.machine = self._seen(self.gauge.first())
-        self._last_read = 0.0
-
-    def _seen(self, readings: tuple[Reading, ...]) -> Machine:
-        gpus = self.gauge.devices.gpus()
-        gauge = self.gauge
-        jobs = self._jobs.values()
-        return seen_on(gpus, readings, jobs, gauge.problem, silent=gauge.silent)
+        return self.sight.look(self._jobs.values(), self.mode, changed=changed)
 
     # -- jobs that hold a placement ----------------------------------------------------------
 
@@ -337,7 +295,7 @@ class Controller:
         return True
 
     def _await_claim(self, turn: Turn, job: Job) -> bool:
-        here = {gpu.uuid for gpu in self.machine.gpus}
+        here = {gpu.uuid for gpu in self.sight.machine.gpus}
         if job.placement is not None and not here.issuperset(job.placement.gpus):
             # its GPUs are gone; once the attempt is void, no order on its way can start it
             if void(self.home.attempt(job.id, job.attempt)):
@@ -378,9 +336,9 @@ class Controller:
         self._ordered.pop(job.id, None)
         self.evictor.forget(job)
         folder = self.home.attempt(job.id, job.attempt)
-        peak = highest(job, folder, self.machine)
+        peak = highest(job, folder, self.sight.machine)
         note_excess(turn, job, peak or 0)
-        more = once_more(job, outcome, folder, self.machine, self.settings.current)
+        more = once_more(job, outcome, folder, self.sight.machine, self.settings.current)
         if outcome.again or more:
             front = outcome.aside or more
             again = turn.move(
@@ -420,9 +378,9 @@ class Controller:
         parents = self.store.states(wanted) if wanted else {}
         parents |= {key: turn.jobs[key].state for key in wanted if key in turn.jobs}
         settings = self.settings.current
-        usage = usage_of(self.store, settings, self.machine, turn.now)
+        usage = usage_of(self.store, settings, self.sight.machine, turn.now)
         snapshot = snapshot_of(
-            turn.jobs.values(), parents, self.machine, settings, usage, mode=turn.mode
+            turn.jobs.values(), parents, self.sight.machine, settings, usage, mode=turn.mode
         )
         began = time.monotonic()
         decision = plan(snapshot, turn.now)
@@ -452,11 +410,11 @@ class Controller:
     def _launch(self, job: Job) -> None:
         """Order a runner. Only after the start is on record, so that none is started twice."""
         assert job.placement is not None
-        by_uuid = {gpu.uuid: gpu for gpu in self.machine.gpus}
+        by_uuid = {gpu.uuid: gpu for gpu in self.sight.machine.gpus}
         gpus = [by_uuid[uuid] for uuid in job.placement.gpus if uuid in by_uuid]
         folder = self.home.attempt(job.id, job.attempt)
         settings = self.settings.current
-        env = self.gauge.devices.environment(gpus) | {
+        env = self.sight.devices.environment(gpus) | {
             "GPUQUEUE_JOB_ID": str(job.id),
             "GPUQUEUE_ATTEMPT_DIR": str(folder),
             "GPUQUEUE_RUN_DIR": str(folder / "run"),
