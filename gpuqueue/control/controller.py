@@ -7,7 +7,6 @@ thrown away at any instant, and the next lead goes on from there.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import threading
 import time
@@ -16,7 +15,7 @@ from collections.abc import Callable
 from gpuqueue.control.adopt import adopt
 from gpuqueue.control.clock import CLOCK, Clock, mode_moved, moved
 from gpuqueue.control.devicememory import highest, note_excess, once_more, take_note
-from gpuqueue.control.evicting import EVICT, Evictor, in_front, resumes
+from gpuqueue.control.evicting import EVICT, Evictor, in_front
 from gpuqueue.control.freeing import WISHES, Freer, unfrozen
 from gpuqueue.control.herald import Herald
 from gpuqueue.control.intents import carry_out, with_children
@@ -25,23 +24,21 @@ from gpuqueue.control.machine import snapshot_of, usage_of
 from gpuqueue.control.outcome import Outcome, is_loss, outcome_of, sweep, void
 from gpuqueue.control.runners import lives
 from gpuqueue.control.sight import TICK, Sight
+from gpuqueue.control.starting import Starter
 from gpuqueue.control.teacher import Teacher
 from gpuqueue.control.turn import Turn
 from gpuqueue.errors import GpuqueueError, StateRebuilt, StateVersionError
-from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState, Placement
+from gpuqueue.model import ACTIVE, TERMINAL, Job, JobState
 from gpuqueue.paths import Home
 from gpuqueue.plan import plan
 from gpuqueue.record.facts import EVENT
 from gpuqueue.record.recorder import Recorder
 from gpuqueue.run.files import (
-    SPEC,
     VOID,
     has_begun,
     is_resumable,
     is_settled,
     read_claim,
-    read_json,
-    write_json,
 )
 from gpuqueue.run.process import same_boot
 from gpuqueue.run.wake import Doorbell, ring
@@ -54,7 +51,6 @@ log = logging.getLogger("gpuqueue")
 
 _REST = 0.05
 """Seconds between two plans at most; a long queue takes half of the time for planning."""
-_CLAIM_PATIENCE = 5.0
 _MOST_LOSSES = 4
 
 
@@ -80,15 +76,18 @@ class Controller:
         self._jobs: dict[int, Job] = {}
         self.mode = self.store.mode()
         self.evictor = Evictor(home)
-        self.freer = Freer(home, self.evictor, self._take_back, self._end)
         self.sight = Sight(self.store, self.settings)
+        self.recorder = Recorder()
+        self.starter = Starter(
+            home, self.store, self.settings, self.sight,
+            launcher=self.launcher, recorder=self.recorder,
+        )  # fmt: skip
+        self.freer = Freer(home, self.evictor, self.starter.take_back, self._end)
         self.idle_since = time.monotonic()
         self.herald = Herald(home, self.store.flush, on_commit)
         self._stopping = threading.Event()
-        self._newest = self._found = 0
-        self._ordered: dict[int, float] = {}
+        self._newest = 0
         self._teacher = Teacher()
-        self.recorder = Recorder()
         self._rest_until = 0.0
         self._trouble = ""
         self._open_intents = True
@@ -106,7 +105,7 @@ class Controller:
         self.clock.go_on(self.store.fact(CLOCK))
         self._keep_time()
         self.store.set_fact(CLOCK, self.clock.as_fact())
-        self._newest = self._found = max(self._jobs, default=0)
+        self._newest = self.starter.found = max(self._jobs, default=0)
         self._teacher.ask_for(self._jobs)
         self._fresh = set(self._jobs)
         self._teacher.remember(self.store)
@@ -241,15 +240,10 @@ class Controller:
                     self.freer.carry_out(turn, intent)
                 else:
                     self._open_intents |= not carry_out(
-                        turn, intent, self._take_back, self.home.attempt
+                        turn, intent, self.starter.take_back, self.home.attempt
                     )
                 changed = True
         return changed
-
-    def _take_back(self, job: Job) -> bool:
-        """Make a starting job's attempt void, if no runner has claimed it."""
-        self._ordered.pop(job.id, None)
-        return void(self.home.attempt(job.id, job.attempt))
 
     def _look_around(self) -> bool:
         """Re-read settings and GPUs where due; whether anything changed for the plan."""
@@ -281,7 +275,7 @@ class Controller:
                 job = turn.move(
                     job, "started", state=JobState.RUNNING, process=process, started=began
                 )
-                self._ordered.pop(job.id, None)
+                self.starter.forget(job)
                 if outcome is None:
                     return False
         if outcome is None and look and job.process and not lives(folder, job.process):
@@ -302,9 +296,7 @@ class Controller:
                 self._end(turn, job, Outcome.again_because("its GPU is no longer there"))
                 return True
             return False
-        sent = self._ordered.get(job.id)
-        if sent is None or time.monotonic() - sent > _CLAIM_PATIENCE:
-            turn.actions.append(lambda: self._launch(job))
+        self.starter.press(turn, job)
         return False
 
     def _lost(self, job: Job) -> Outcome | None:
@@ -333,7 +325,7 @@ class Controller:
 
     def _end(self, turn: Turn, job: Job, outcome: Outcome) -> None:
         turn.leave(job)
-        self._ordered.pop(job.id, None)
+        self.starter.forget(job)
         self.evictor.forget(job)
         folder = self.home.attempt(job.id, job.attempt)
         peak = highest(job, folder, self.sight.machine)
@@ -394,65 +386,7 @@ class Controller:
                 reason=reason,
             )  # fmt: skip
         for start in decision.starts:
-            self._start(turn, turn.jobs[start.job], start.placement)
+            self.starter.start(turn, turn.jobs[start.job], start.placement)
         for stop in decision.evictions:
             why = f"makes room for job {stop.for_job}"
             self.evictor.evict(turn, turn.jobs[stop.job], EVICT, why, settings.save_time)
-
-    def _start(self, turn: Turn, job: Job, placement: Placement) -> None:
-        started = turn.move(
-            job, "starting", state=JobState.STARTING, placement=placement,
-            attempt=job.attempt + 1, reason="",
-        )  # fmt: skip
-        turn.enter(started)
-        turn.actions.append(lambda: self._launch(started))
-
-    def _launch(self, job: Job) -> None:
-        """Order a runner. Only after the start is on record, so that none is started twice."""
-        assert job.placement is not None
-        by_uuid = {gpu.uuid: gpu for gpu in self.sight.machine.gpus}
-        gpus = [by_uuid[uuid] for uuid in job.placement.gpus if uuid in by_uuid]
-        folder = self.home.attempt(job.id, job.attempt)
-        settings = self.settings.current
-        env = self.sight.devices.environment(gpus) | {
-            "GPUQUEUE_JOB_ID": str(job.id),
-            "GPUQUEUE_ATTEMPT_DIR": str(folder),
-            "GPUQUEUE_RUN_DIR": str(folder / "run"),
-            "GPUQUEUE_HOME": str(self.home.root),
-            "GPUQUEUE_RESUME": "1" if resumes(self.home, job) else "0",
-        }
-        if job.kind is not JobKind.CELL:
-            # a cell's kernel streams by itself, and what it starts is to behave as without %%gpu
-            env["PYTHONUNBUFFERED"] = "1"
-        if job.placement.grants:
-            grant = job.placement.grants[0]
-            env["GPUQUEUE_COMPUTE"] = f"{grant.compute / 1000:g}"
-            env["GPUQUEUE_MEMORY"] = str(grant.memory)
-        self._ordered[job.id] = time.monotonic()
-        order = {
-            "job": job.id,
-            "job_dir": str(self.home.job(job.id)),
-            "attempt_dir": str(folder),
-            "env": env,
-            "wake": str(self.home.wake),
-            "grace": settings.grace,
-            "log_limit": settings.log_limit_bytes,
-            "cell": job.kind is JobKind.CELL,
-        }
-        spec = None
-        if job.kind is JobKind.SCRIPT:
-            order["spec"] = spec = self.store.spec(job.id)
-        elif job.id <= self._found:
-            self._mend_spec(job)  # one that was there before this lead may have seen a power cut
-        self.launcher.order(order)
-        if settings.record_code:
-            self.recorder.ask(job.id, str(self.home.job(job.id)), spec)
-
-    def _mend_spec(self, job: Job) -> None:
-        """Write the spec anew if a power cut took it: the store's copy was flushed, it was not."""
-        path = self.home.job(job.id) / SPEC
-        if read_json(path) is not None:
-            return
-        if spec := self.store.spec(job.id):
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            write_json(path, json.loads(spec))

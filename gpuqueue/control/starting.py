@@ -1,0 +1,129 @@
+"""How an attempt begins: the move to starting, and the order for a runner."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from gpuqueue.control.evicting import resumes
+from gpuqueue.control.launch import Launcher
+from gpuqueue.control.outcome import void
+from gpuqueue.control.sight import Sight
+from gpuqueue.control.turn import Turn
+from gpuqueue.model import Job, JobKind, JobState, Placement
+from gpuqueue.paths import Home
+from gpuqueue.record.recorder import Recorder
+from gpuqueue.run.files import SPEC, read_json, write_json
+from gpuqueue.settings import Settings, SettingsFile
+from gpuqueue.store import Store
+
+__all__ = ["Starter"]
+
+_CLAIM_PATIENCE = 5.0
+
+
+class Starter:
+    """Orders runners, and knows which orders no runner has answered yet.
+
+    ``found`` is the highest number that a job had as this lead began.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        store: Store,
+        settings: SettingsFile,
+        sight: Sight,
+        *,
+        launcher: Launcher,
+        recorder: Recorder,
+    ) -> None:
+        self._home = home
+        self._store = store
+        self._settings = settings
+        self._sight = sight
+        self._launcher = launcher
+        self._recorder = recorder
+        self._ordered: dict[int, float] = {}
+        self.found = 0
+
+    def start(self, turn: Turn, job: Job, placement: Placement) -> None:
+        """Decide that a job starts there."""
+        started = turn.move(
+            job, "starting", state=JobState.STARTING, placement=placement,
+            attempt=job.attempt + 1, reason="",
+        )  # fmt: skip
+        turn.enter(started)
+        turn.actions.append(lambda: self._launch(started))
+
+    def press(self, turn: Turn, job: Job) -> None:
+        """Order once more where no runner has come."""
+        sent = self._ordered.get(job.id)
+        if sent is None or time.monotonic() - sent > _CLAIM_PATIENCE:
+            turn.actions.append(lambda: self._launch(job))
+
+    def take_back(self, job: Job) -> bool:
+        """Make a starting job's attempt void, if no runner has claimed it."""
+        self.forget(job)
+        return void(self._home.attempt(job.id, job.attempt))
+
+    def forget(self, job: Job) -> None:
+        """A runner has come, or none is wanted any more."""
+        self._ordered.pop(job.id, None)
+
+    def _launch(self, job: Job) -> None:
+        """Order a runner. Only after the start is on record, so that none is started twice."""
+        settings = self._settings.current
+        order = self._order(job, settings)
+        self._ordered[job.id] = time.monotonic()
+        spec = None
+        if job.kind is JobKind.SCRIPT:
+            order["spec"] = spec = self._store.spec(job.id)
+        elif job.id <= self.found:
+            self._mend_spec(job)  # one that was there before this lead may have seen a power cut
+        self._launcher.order(order)
+        if settings.record_code:
+            self._recorder.ask(job.id, str(self._home.job(job.id)), spec)
+
+    def _order(self, job: Job, settings: Settings) -> dict[str, object]:
+        folder = self._home.attempt(job.id, job.attempt)
+        return {
+            "job": job.id,
+            "job_dir": str(self._home.job(job.id)),
+            "attempt_dir": str(folder),
+            "env": self._environment(job),
+            "wake": str(self._home.wake),
+            "grace": settings.grace,
+            "log_limit": settings.log_limit_bytes,
+            "cell": job.kind is JobKind.CELL,
+        }
+
+    def _environment(self, job: Job) -> dict[str, str]:
+        assert job.placement is not None
+        by_uuid = {gpu.uuid: gpu for gpu in self._sight.machine.gpus}
+        gpus = [by_uuid[uuid] for uuid in job.placement.gpus if uuid in by_uuid]
+        folder = self._home.attempt(job.id, job.attempt)
+        env = self._sight.devices.environment(gpus) | {
+            "GPUQUEUE_JOB_ID": str(job.id),
+            "GPUQUEUE_ATTEMPT_DIR": str(folder),
+            "GPUQUEUE_RUN_DIR": str(folder / "run"),
+            "GPUQUEUE_HOME": str(self._home.root),
+            "GPUQUEUE_RESUME": "1" if resumes(self._home, job) else "0",
+        }
+        if job.kind is not JobKind.CELL:
+            # a cell's kernel streams by itself, and what it starts is to behave as without %%gpu
+            env["PYTHONUNBUFFERED"] = "1"
+        if job.placement.grants:
+            grant = job.placement.grants[0]
+            env["GPUQUEUE_COMPUTE"] = f"{grant.compute / 1000:g}"
+            env["GPUQUEUE_MEMORY"] = str(grant.memory)
+        return env
+
+    def _mend_spec(self, job: Job) -> None:
+        """Write the spec anew if a power cut took it: the store's copy was flushed, it was not."""
+        path = self._home.job(job.id) / SPEC
+        if read_json(path) is not None:
+            return
+        if spec := self._store.spec(job.id):
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            write_json(path, json.loads(spec))
