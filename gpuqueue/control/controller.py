@@ -14,15 +14,14 @@ from collections.abc import Callable
 
 from gpuqueue.control.adopt import adopt
 from gpuqueue.control.clock import CLOCK, Clock, mode_moved, moved
-from gpuqueue.control.devicememory import highest, note_excess, once_more, take_note
-from gpuqueue.control.evicting import EVICT, Evictor, in_front
-from gpuqueue.control.freeing import WISHES, Freer, unfrozen
+from gpuqueue.control.devicememory import take_note
+from gpuqueue.control.evicting import EVICT, Evictor
+from gpuqueue.control.following import Follower
+from gpuqueue.control.freeing import WISHES, Freer
 from gpuqueue.control.herald import Herald
 from gpuqueue.control.intents import carry_out, with_children
 from gpuqueue.control.launch import Launcher
 from gpuqueue.control.machine import snapshot_of, usage_of
-from gpuqueue.control.outcome import Outcome, is_loss, outcome_of, sweep, void
-from gpuqueue.control.runners import lives
 from gpuqueue.control.sight import TICK, Sight
 from gpuqueue.control.starting import Starter
 from gpuqueue.control.teacher import Teacher
@@ -33,14 +32,6 @@ from gpuqueue.paths import Home
 from gpuqueue.plan import plan
 from gpuqueue.record.facts import EVENT
 from gpuqueue.record.recorder import Recorder
-from gpuqueue.run.files import (
-    VOID,
-    has_begun,
-    is_resumable,
-    is_settled,
-    read_claim,
-)
-from gpuqueue.run.process import same_boot
 from gpuqueue.run.wake import Doorbell, ring
 from gpuqueue.settings import SettingsFile, may_autostart
 from gpuqueue.store import Store
@@ -51,7 +42,6 @@ log = logging.getLogger("gpuqueue")
 
 _REST = 0.05
 """Seconds between two plans at most; a long queue takes half of the time for planning."""
-_MOST_LOSSES = 4
 
 
 class Controller:
@@ -82,12 +72,16 @@ class Controller:
             home, self.store, self.settings, self.sight,
             launcher=self.launcher, recorder=self.recorder,
         )  # fmt: skip
-        self.freer = Freer(home, self.evictor, self.starter.take_back, self._end)
+        self._teacher = Teacher()
+        self.follower = Follower(
+            home, self.store, self.settings, self.sight,
+            starter=self.starter, evictor=self.evictor, teacher=self._teacher,
+        )  # fmt: skip
+        self.freer = Freer(home, self.evictor, self.starter.take_back, self.follower.end)
         self.idle_since = time.monotonic()
         self.herald = Herald(home, self.store.flush, on_commit)
         self._stopping = threading.Event()
         self._newest = 0
-        self._teacher = Teacher()
         self._rest_until = 0.0
         self._trouble = ""
         self._open_intents = True
@@ -232,7 +226,9 @@ class Controller:
         for job_id in sorted(rung if not tick else {*rung, *turn.jobs}):
             held = turn.jobs.get(job_id)
             if held is not None and held.state in ACTIVE:
-                changed |= self._follow(turn, held, look=tick)
+                changed |= self.follower.follow(turn, held, look=tick)
+                if tick and turn.mode.normal and turn.jobs[job_id].state is JobState.EVICTING:
+                    self.freer.press(held, self.settings.current)
         if intended or self._open_intents:
             self._open_intents = False
             for intent in self.store.open_intents():
@@ -254,110 +250,6 @@ class Controller:
         if changed and self.settings.warning:
             log.warning("gpuqueue: %s", self.settings.warning)
         return self.sight.look(self._jobs.values(), self.mode, changed=changed)
-
-    # -- jobs that hold a placement ----------------------------------------------------------
-
-    def _follow(self, turn: Turn, job: Job, *, look: bool) -> bool:
-        """See how far a started job is; ``look`` also checks that it is still there."""
-        folder = self.home.attempt(job.id, job.attempt)
-        outcome = outcome_of(folder, job)
-        if job.state is JobState.STARTING:
-            process = read_claim(folder)
-            if process is None and outcome is None:
-                return self._await_claim(turn, job)
-            if process == VOID:  # made void in a turn that could not be recorded
-                self._end(turn, job, Outcome.again_because("it could not be started there"))
-                return True
-            if process is not None:
-                if outcome is None and not is_settled(folder) and lives(folder, process):
-                    return False  # it may be over in a moment, and its runner with another job
-                began = outcome.started if outcome and outcome.started else turn.now
-                job = turn.move(
-                    job, "started", state=JobState.RUNNING, process=process, started=began
-                )
-                self.starter.forget(job)
-                if outcome is None:
-                    return False
-        if outcome is None and look and job.process and not lives(folder, job.process):
-            # the record may have been written between the two looks
-            outcome = outcome_of(folder, job) or self._lost(job)
-        if outcome is None:
-            if look and job.state is JobState.EVICTING and turn.mode.normal:
-                self.freer.press(job, self.settings.current)
-            return False
-        self._end(turn, job, outcome)
-        return True
-
-    def _await_claim(self, turn: Turn, job: Job) -> bool:
-        here = {gpu.uuid for gpu in self.sight.machine.gpus}
-        if job.placement is not None and not here.issuperset(job.placement.gpus):
-            # its GPUs are gone; once the attempt is void, no order on its way can start it
-            if void(self.home.attempt(job.id, job.attempt)):
-                self._end(turn, job, Outcome.again_because("its GPU is no longer there"))
-                return True
-            return False
-        self.starter.press(turn, job)
-        return False
-
-    def _lost(self, job: Job) -> Outcome | None:
-        """The runner is gone without a record: end what it left and say what happened."""
-        folder = self.home.attempt(job.id, job.attempt)
-        assert job.process is not None
-        if not sweep(folder):
-            return None  # what is left of it still holds its GPUs
-        if job.asked == "cancel":
-            return Outcome.cancelled("cancelled while it ran; its runner was killed")
-        # after a power cut the mark may be missing although the payload had begun
-        begun = has_begun(folder) or not same_boot(job.process)
-        # one that takes its runner or the machine down each time must not do so for ever
-        may = job.request.restartable or is_resumable(folder)
-        again = self._losses(job) < _MOST_LOSSES and (may or not begun)
-        return Outcome.lost(job.process, again=again)
-
-    def _losses(self, job: Job) -> int:
-        """How often a job has been put back because its runner was gone."""
-        reasons = (
-            event.data.get("reason", "")
-            for event in self.store.events(job_id=job.id)
-            if event.kind == "requeued"
-        )
-        return sum(is_loss(reason) for reason in reasons)
-
-    def _end(self, turn: Turn, job: Job, outcome: Outcome) -> None:
-        turn.leave(job)
-        self.starter.forget(job)
-        self.evictor.forget(job)
-        folder = self.home.attempt(job.id, job.attempt)
-        peak = highest(job, folder, self.sight.machine)
-        note_excess(turn, job, peak or 0)
-        more = once_more(job, outcome, folder, self.sight.machine, self.settings.current)
-        if outcome.again or more:
-            front = outcome.aside or more
-            again = turn.move(
-                job, "requeued", state=JobState.QUEUED, placement=None, process=None,
-                started=None, expected=None, latest=None, asked="", peak=peak,
-                frozen=0.0, frozen_at=None,
-                position=in_front(turn.jobs, job) if front else job.position,
-                **({"reason": outcome.reason} | more),
-            )  # fmt: skip
-            if more:
-                self._learn_from(turn, again)
-            return
-        ended = turn.move(
-            job, "ended", state=outcome.state,
-            # both by the runner's word, or both by ours: the clock may be set between the two
-            started=outcome.started or job.started,
-            ended=outcome.ended or max(turn.now, job.started or 0.0),
-            returncode=outcome.returncode, reason=outcome.reason, peak=peak,
-            **unfrozen(job, outcome.ended or turn.now),
-        )  # fmt: skip
-        if ended.state is JobState.SUCCEEDED:
-            self._learn_from(turn, ended)
-
-    def _learn_from(self, turn: Turn, job: Job) -> None:
-        """Take in what a run teaches; those of its command that wait are told anew."""
-        if self._teacher.note(job):
-            self._teacher.ask_for_like(turn, job)
 
     # -- starts ------------------------------------------------------------------------------
 
