@@ -9,11 +9,12 @@ from __future__ import annotations
 import ast
 import re
 import string
-import symtable
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-__all__ = ["Names", "names_in_text", "names_of"]
+from gpuqueue.client.scopes import IDENTIFIER, inner_names, names_in_text
+
+__all__ = ["Names", "names_of"]
 
 _DOLLAR = re.compile(r"(?<![\$\\])\$([A-Za-z_]\w*)")
 _FLAGS = re.compile(r"^(?:\s*--?\w[\w-]*(?:[= ]\s*[\d.]+)?(?=\s))+\s")
@@ -21,7 +22,6 @@ _RUN_BODY = frozenset({"time", "capture", "prun", "memit", "lprun", "mprun", "de
 _LISTS = frozenset({"who", "who_ls", "whos", "psearch", "reset", "reset_selective", "xdel"})
 _QUERIES = frozenset({"query", "eval", "evaluate", "sql", "execute", "run", "runctx"})
 """Methods that look for what a text names: of pandas, numexpr, duckdb, profilers."""
-_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _NAMESPACE = frozenset({"globals", "locals", "vars", "dir"})
 _RUN_TEXT = frozenset({"exec", "eval"})
 _TEXT_BODY = frozenset(
@@ -94,46 +94,6 @@ def names_of(code: str, transform: Callable[[str], str] = str) -> Names:
     names.wants |= walk.deferred & names.binds
     names.wants -= names.needs
     return names
-
-
-def names_in_text(annotation: ast.AST) -> set[str]:
-    """Names in the texts of an annotation, such as ``list["Node"]``, which somebody may look up."""
-    return {
-        name
-        for part in ast.walk(annotation)
-        if isinstance(part, ast.Constant) and isinstance(part.value, str)
-        for name in _IDENTIFIER.findall(part.value)
-    }
-
-
-def _scopes(table: symtable.SymbolTable) -> Iterable[symtable.SymbolTable]:
-    for child in table.get_children():
-        yield child
-        yield from _scopes(child)
-
-
-def _inner_names(node: ast.AST) -> tuple[set[str], set[str]]:
-    """Globals that the scopes inside a node read, and those that they assign."""
-    if isinstance(node, ast.expr):
-        node = ast.Expr(node)
-    code = ast.unparse(ast.fix_missing_locations(ast.Module([node], [])))  # type: ignore[list-item]
-    # inside a function await is allowed, and names at its top become no globals
-    body = "\n".join(f"  {line}" for line in code.split("\n"))
-    try:
-        top = symtable.symtable(code, "<cell>", "exec")
-    except SyntaxError:
-        top = symtable.symtable(f"async def _():\n{body}\n", "<cell>", "exec").get_children()[0]
-    reads: set[str] = set()
-    writes: set[str] = set()
-    for scope in _scopes(top):
-        for symbol in scope.get_symbols():
-            if symbol.is_global() or (scope.get_type() == "class" and symbol.is_local()):
-                # what a class body reads of its own names may come from outside, as in x = x
-                if symbol.is_referenced():
-                    reads.add(symbol.get_name())
-                if symbol.is_declared_global() and symbol.is_assigned():
-                    writes.add(symbol.get_name())
-    return reads, writes
 
 
 class _Walk(ast.NodeVisitor):
@@ -310,7 +270,7 @@ class _Walk(ast.NodeVisitor):
         self._bind(node.name)
 
     def _inside(self, node: ast.AST) -> None:
-        reads, writes = _inner_names(node)
+        reads, writes = inner_names(node)
         annotations = set()
         for part in ast.walk(node):
             for field_name in ("annotation", "returns"):
@@ -332,7 +292,7 @@ class _Walk(ast.NodeVisitor):
             self.names.binds.add(name)
 
     def _comprehension(self, node: ast.expr) -> None:
-        reads, _ = _inner_names(node)
+        reads, _ = inner_names(node)
         first = node.generators[0].iter  # type: ignore[attr-defined]
         self.visit(first)
         inner = {part.target.id for part in ast.walk(node) if isinstance(part, ast.NamedExpr)}
@@ -375,7 +335,7 @@ class _Walk(ast.NodeVisitor):
         arguments = [*node.args, *(word.value for word in node.keywords)]
         for part in (part for argument in arguments for part in ast.walk(argument)):
             if isinstance(part, ast.Constant) and isinstance(part.value, str):
-                self.names.wants |= set(_IDENTIFIER.findall(part.value)) - self._sure
+                self.names.wants |= set(IDENTIFIER.findall(part.value)) - self._sure
 
     def _text_or_namespace(self, name: str, args: list[ast.expr]) -> None:
         if name in _NAMESPACE and not args:
