@@ -1,6 +1,6 @@
 """Who may do what is the person's own: taking the GPUs back and giving them again.
 
-This keeps a program that helps from doing it by mistake. It is no wall: whoever runs as this user
+This keeps an agent from doing it by mistake. It is no wall: whoever runs as this user
 can do what this user can. docs/free.md names the sources of the variables.
 """
 
