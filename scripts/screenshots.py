@@ -27,6 +27,8 @@ FLAGS = [
     "--disable-dev-shm-usage",
     "--force-device-scale-factor=1",
 ]
+API = "gpuqueue/api/v1"
+KINDS = ("running", "waiting")
 TRAIN = """\
 import math, time
 from gpuqueue import checkpoint
@@ -269,6 +271,8 @@ def main() -> None:
         finally:
             for job in machine.ask("GET", "gpuqueue/api/v1/jobs?state=queued,running")["jobs"]:
                 machine.ask("POST", f"gpuqueue/api/v1/jobs/{job['id']}/cancel", {})
+            # a server that is stopped with jobs leaves a controller behind
+            until(lambda: not any(machine.ask("GET", f"{API}/counts")[n] for n in KINDS))
             machine.process.terminate()
             machine.process.wait(30)
 

@@ -86,11 +86,23 @@ def _kill(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
+def end_leads(home: Home, number: int = signal.SIGTERM) -> None:
+    """End the controllers in the background, one that was only about to begin as well."""
+    asked: set[int] = set()
+
+    def over() -> bool:
+        there = leads_of(home)
+        for pid in set(there) - asked:
+            asked.add(pid)
+            _kill(pid, number)
+        return not there
+
+    until(over, what="controllers end")
+
+
 def clean_up(home: Home) -> None:
     """End the controllers and the jobs of a home."""
-    for pid in leads_of(home):
-        _kill(pid, signal.SIGTERM)
-    until(lambda: not leads_of(home), what="controllers end")
+    end_leads(home)
     if not home.database.exists():
         return
     store = Store(home.database)

@@ -33,17 +33,20 @@ _DEEP = 500
 """With more than so many jobs laid out a few whole trials are made all the same."""
 _PATIENCE = 8.0
 """A trial is given up when it owes so many times what the job that went ahead gains."""
-_PRICE = 4.0
+_PRICE = 8.0
 """Waiting that must be saved for each second that others are put off, where much work waits.
 
 The saving counts only those that wait now. Those yet to come pay for the slack that is used up and
 the gaps that are torn, until the backlog is worked off: at 1, a machine with a long backlog of jobs
 that pack badly is worn down by many small gains. With none at all nobody pays, and 1 is enough.
 """
-_BACKLOG = 28_800.0
+_GUESSED_PRICE = 4.0
+"""The same where run times are only learned, whatever waits: what is saved is a guess."""
+_BACKLOG = 4 * 86_400.0
 """Seconds of waiting work for every GPU from which on the whole price is asked."""
 _WORK = 0.5
-"""What the work in a job adds to the weight of its waiting, which is 1 for the job itself.
+"""What the work in a job adds, where much work waits, to the weight of its waiting, which is 1 for
+the job itself.
 
 Without it many small jobs would break up the machine before the wide ones.
 """
@@ -83,8 +86,12 @@ class _Search:
         self.rest = list(band.items)
         self.laid = laid
         self.starts = laid.starts
-        self.weights = _weights(band.items)
-        self.price = _price(band)
+        if band.doubtful or not band.lanes.lanes:
+            pressure, self.price = 1.0, _GUESSED_PRICE
+        else:
+            pressure = _pressure(band)
+            self.price = 1.0 + (_PRICE - 1.0) * pressure
+        self.weights = _weights(band.items, _WORK * pressure)
         waiting = len(self.rest)
         self.effort = min(_EFFORT, _CROWDED // max(1, waiting))
         if waiting > _DEEP:
@@ -173,16 +180,11 @@ class _Search:
         return trial
 
 
-def _price(band: Band) -> float:
-    """What a second of others' waiting costs here: the more, the longer the backlog lasts.
-
-    Where run times are only learned the whole price is asked: what is saved is a guess.
-    """
-    if band.doubtful or not band.lanes.lanes:
-        return _PRICE
+def _pressure(band: Band) -> float:
+    """How long the backlog lasts, from 0 for none to 1 for ``_BACKLOG``."""
     work = sum(_area(item) for item in band.items)
     lasts = work / (WHOLE * len(band.lanes.lanes))
-    return 1.0 + (_PRICE - 1.0) * min(1.0, lasts / _BACKLOG)
+    return min(1.0, lasts / _BACKLOG)
 
 
 def _area(item: Item) -> float:
@@ -192,8 +194,10 @@ def _area(item: Item) -> float:
     return length * max(1, need.gpus * (need.compute or 1))
 
 
-def _weights(items: Sequence[Item]) -> dict[int, float]:
+def _weights(items: Sequence[Item], of_work: float) -> dict[int, float]:
     """What a second of each job's waiting counts, by id."""
     areas = [_area(item) for item in items]
     mean = sum(areas) / len(areas) or 1.0
-    return {item.job.id: 1.0 + _WORK * area / mean for item, area in zip(items, areas, strict=True)}
+    return {
+        item.job.id: 1.0 + of_work * area / mean for item, area in zip(items, areas, strict=True)
+    }

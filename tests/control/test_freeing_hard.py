@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-from conftest import lead_process, leads_of, until
+from conftest import end_leads, lead_process, until
 from freeing_jobs import (
     COUNT,
     FAMILY,
@@ -136,9 +136,7 @@ def test_free_mode_outlives_a_reboot(home, tmp_path, mode):
     waiting = gpuqueue.submit(["true"], gpus=2)
     free(soft=True)
     process = job.record.process
-    for pid in leads_of(home):
-        os.kill(pid, signal.SIGKILL)
-    until(lambda: not leads_of(home))
+    end_leads(home, signal.SIGKILL)
     for pid in (process.pid, *descendants(process.pid)):
         os.kill(pid, signal.SIGKILL)
     until(lambda: not alive(process))

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import lead_process, leads_of, until
+from conftest import end_leads, lead_process, leads_of, until
 
 import gpuqueue
 from gpuqueue.control.lead import spawn_headless
@@ -204,12 +204,6 @@ def test_a_restartable_job_starts_again_when_its_runner_is_killed(home, tmp_path
     assert (tmp_path / "runs").read_text() == "x\nx\n"
 
 
-def stop_leads(home):
-    for pid in leads_of(home):
-        os.kill(pid, signal.SIGTERM)
-    until(lambda: not leads_of(home))
-
-
 def pretend(home, job_id, **changes):
     """Rewrite a job's recorded process, as if the machine had gone on without it."""
     with sqlite3.connect(home.database) as db:
@@ -225,7 +219,7 @@ def test_after_a_reboot(home, restartable):
     job = gpuqueue.submit(["sleep", "600"], restartable=restartable)
     running(job)
     process = job.record.process
-    stop_leads(home)
+    end_leads(home)
     send_signal(process, signal.SIGKILL)
     for pid in left_of(job):
         os.kill(pid, signal.SIGKILL)
@@ -251,7 +245,7 @@ def test_a_stranger_with_the_job_s_pid_is_left_alone(home):
     job = gpuqueue.submit(["sleep", "600"])
     running(job)
     process = job.record.process
-    stop_leads(home)
+    end_leads(home)
     send_signal(process, signal.SIGKILL)
     stranger = subprocess.Popen(["sleep", "300"])
     try:
@@ -379,7 +373,7 @@ def test_the_store_is_all_the_controller_remembers(home):
     """A controller that dies between recording a start and ordering it does not lose the job."""
     job = gpuqueue.submit(["true"])
     job.wait(60)
-    stop_leads(home)
+    end_leads(home)
     store = Store(home.database)
     with store.transaction() as db:
         db.execute(

@@ -8,7 +8,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from conftest import leads_of, until
+from conftest import end_leads, until
 
 import gpuqueue
 from gpuqueue.client import Job, LocalClient, default_client
@@ -22,12 +22,6 @@ from gpuqueue.store import RESCUE
 def running(job: Job) -> Job:
     until(lambda: job.state is JobState.RUNNING, what=f"{job} runs")
     return job
-
-
-def stop_leads(home: Home) -> None:
-    for pid in leads_of(home):
-        os.kill(pid, signal.SIGKILL)
-    until(lambda: not leads_of(home))
 
 
 def script(folder: Path, name: str, code: int) -> list[str]:
@@ -73,7 +67,7 @@ def test_running_jobs_are_followed_to_their_true_end(home: Home, tmp_path: Path,
     numbers = [job.id for job in (done, called, first, shared, killed, waiting, function)]
     if how != "middle":
         default_client().close()
-        stop_leads(home)  # which leaves its log
+        end_leads(home, signal.SIGKILL)  # which leaves its log
     damage(home, how)
     client = LocalClient(home)
     if how != "middle":

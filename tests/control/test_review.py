@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from conftest import lead_process, leads_of, until
+from conftest import end_leads, lead_process, leads_of, until
 
 import gpuqueue
 from gpuqueue.client import default_client
@@ -28,16 +28,10 @@ def running(job):
     return until(lambda: job.state is JobState.RUNNING, what=f"{job} runs")
 
 
-def stop_leads(home):
-    for pid in leads_of(home):
-        os.kill(pid, signal.SIGTERM)
-    until(lambda: not leads_of(home))
-
-
 def test_a_cancel_that_meets_the_end_of_its_job_stops_nothing(home):
     job = gpuqueue.submit(["sleep", "0.3"])
     running(job)
-    stop_leads(home)
+    end_leads(home)
     store = Store(home.database)
     (number,) = store.intend(IntentKind.CANCEL, [job.id])
     until(lambda: read_exit(home.attempt(job.id, 1)))
@@ -61,7 +55,7 @@ def test_cancelling_many_starts_none_of_them(home):
 def test_a_database_that_was_moved_away_leaves_the_job_directories(home):
     job = gpuqueue.submit(["true"])
     job.wait(60)
-    stop_leads(home)
+    end_leads(home)
     default_client().close()
     for name in ("state.db", "state.db-wal", "state.db-shm"):
         (home.root / name).unlink(missing_ok=True)
@@ -90,7 +84,7 @@ def test_an_interrupt_as_it_starts_is_not_lost(home):
 @pytest.mark.parametrize("claim", [b"", b'{"pid": 1'])
 def test_a_claim_cut_short_by_a_power_cut_does_not_hold_the_gpu(home, claim):
     gpuqueue.submit(["true"]).wait(60)
-    stop_leads(home)
+    end_leads(home)
     store = Store(home.database)
     job = gpuqueue.submit.__globals__["Job"](default_client(), 1)
     with store.transaction() as db:
@@ -175,7 +169,7 @@ def test_gpus_of_a_lead_that_is_gone_are_not_believed(home, monkeypatch):
     gpuqueue.submit(["true"], preset="cpu").wait(60)
     with pytest.raises(gpuqueue.DoesNotFit):
         gpuqueue.submit(["true"])
-    stop_leads(home)
+    end_leads(home)
     monkeypatch.setenv("GPUQUEUE_FAKE_GPUS", "24G")
     assert gpuqueue.submit(["true"]).wait(60) == 0
 

@@ -49,6 +49,10 @@ export class Timeline {
     /** @type {Map<string, Placed[]>} */
     this.placed = new Map();
     this.at = 0;
+    /** @type {import('./types.mjs').Timeline | null} */
+    this.last = null;
+    // another width has room for more or fewer words below
+    new ResizeObserver(() => this.last && this.draw(this.last)).observe(this.axis);
   }
 
   /** @param {{uuid: string, index: number}} gpu */
@@ -124,6 +128,7 @@ export class Timeline {
 
   /** @param {import('./types.mjs').Timeline} found */
   draw(found) {
+    this.last = found;
     this.at = found.at;
     // no more of the past than there is
     const first = Math.min(found.at - LEAST, ...found.bars.map(bar => bar.start - 60));
