@@ -33,16 +33,14 @@ _DEEP = 500
 """With more than so many jobs laid out a few whole trials are made all the same."""
 _PATIENCE = 8.0
 """A trial is given up when it owes so many times what the job that went ahead gains."""
-_PRICE = 8.0
+_PRICE = 4.0
 """Waiting that must be saved for each second that others are put off, where much work waits.
 
 The saving counts only those that wait now. Those yet to come pay for the slack that is used up and
 the gaps that are torn, until the backlog is worked off: at 1, a machine with a long backlog of jobs
 that pack badly is worn down by many small gains. With none at all nobody pays, and 1 is enough.
 """
-_GUESSED_PRICE = 4.0
-"""The same where run times are only learned, whatever waits: what is saved is a guess."""
-_BACKLOG = 4 * 86_400.0
+_BACKLOG = 86_400.0
 """Seconds of waiting work for every GPU from which on the whole price is asked."""
 _WORK = 0.5
 """What the work in a job adds, where much work waits, to the weight of its waiting, which is 1 for
@@ -86,11 +84,8 @@ class _Search:
         self.rest = list(band.items)
         self.laid = laid
         self.starts = laid.starts
-        if band.doubtful or not band.lanes.lanes:
-            pressure, self.price = 1.0, _GUESSED_PRICE
-        else:
-            pressure = _pressure(band)
-            self.price = 1.0 + (_PRICE - 1.0) * pressure
+        pressure = _pressure(band)
+        self.price = 1.0 + (_PRICE - 1.0) * pressure
         self.weights = _weights(band.items, _WORK * pressure)
         waiting = len(self.rest)
         self.effort = min(_EFFORT, _CROWDED // max(1, waiting))
@@ -181,10 +176,16 @@ class _Search:
 
 
 def _pressure(band: Band) -> float:
-    """How long the backlog lasts, from 0 for none to 1 for ``_BACKLOG``."""
+    """How much a backlog calls for care, from 0 for none to 1: the square of how long it lasts.
+
+    So hours of it count for little, and a day for all. Where run times are only learned it is 1:
+    what is saved is a guess.
+    """
+    if band.doubtful or not band.lanes.lanes:
+        return 1.0
     work = sum(_area(item) for item in band.items)
     lasts = work / (WHOLE * len(band.lanes.lanes))
-    return min(1.0, lasts / _BACKLOG)
+    return min(1.0, lasts / _BACKLOG) ** 2
 
 
 def _area(item: Item) -> float:
