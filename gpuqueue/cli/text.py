@@ -181,6 +181,8 @@ def gpu_table(gpus: Iterable[Mapping[str, Any]]) -> list[list[str]]:
             holders.append(f"{format_bytes(gpu['outside'])} outside the queue")
         memory = f"{format_bytes(used)} of {format_bytes(gpu['memory'])}"
         held = ", ".join(holders) or "free"
+        if gpu["drained"]:
+            held += "; takes no new jobs"
         name = one_line(gpu["name"], 40)
         rows.append((str(gpu["index"]), name, memory, _left(gpu), gpu["uuid"], held))
     return table(("GPU", "NAME", "MEMORY", "LEFT", "UUID", "HELD BY"), rows)

@@ -329,7 +329,7 @@ def test_gpus_tell_what_is_left():
         return {
             "index": index, "name": "A", "uuid": f"G{index}", "memory": 24 * GIB, "reading": None,
             "grants": [], "compute_promised": 0, "memory_promised": 0, "outside": 0,
-            "outside_holders": [], **more,
+            "outside_holders": [], "drained": False, **more,
         }  # fmt: skip
 
     part = {"job": 1, "tag": "a", "whole": False}

@@ -72,6 +72,7 @@ export const S = {
   /** @param {string} size */
   uses: size => `uses ${size}`,
   outside: 'Other programs',
+  drained: 'takes no new jobs',
   /** @param {number} degrees */
   temperature: degrees => `${degrees} °C`,
   /** @param {number} watts */
