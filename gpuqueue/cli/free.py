@@ -31,10 +31,11 @@ def free(
     timeout: Timeout = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take the GPUs back: no job starts, and those that run step aside or are frozen.
+    """Take the GPUs back: running jobs step aside or are frozen.
 
-    Jobs that can save do so and go back into the queue; restartable ones are stopped and start
-    again later; the rest are frozen and keep their GPU memory. Agents cannot do this (exit code 3).
+    No job starts. Jobs that can save do so and go back into the queue; restartable ones are stopped
+    and start again later; the rest are frozen and keep their GPU memory. Agents cannot do this
+    (exit code 3).
     """
     from gpuqueue.client import freeing
     from gpuqueue.client.local import default_client
@@ -51,8 +52,9 @@ def resume(
     timeout: Timeout = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give the GPUs back: frozen jobs go on, those that stepped aside start again.
+    """Give the GPUs to the queue again: its jobs go on.
 
+    What was frozen goes on where it is, what stepped aside starts again in its turn.
     Agents cannot do this (exit code 3).
     """
     from gpuqueue.client import freeing

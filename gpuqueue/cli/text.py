@@ -181,6 +181,8 @@ def gpu_table(gpus: Iterable[Mapping[str, Any]]) -> list[list[str]]:
             holders.append(f"{format_bytes(gpu['outside'])} outside the queue")
         memory = f"{format_bytes(used)} of {format_bytes(gpu['memory'])}"
         held = ", ".join(holders) or "free"
+        if gpu["drained"]:
+            held += "; takes no new jobs"
         name = one_line(gpu["name"], 40)
         rows.append((str(gpu["index"]), name, memory, _left(gpu), gpu["uuid"], held))
     return table(("GPU", "NAME", "MEMORY", "LEFT", "UUID", "HELD BY"), rows)
@@ -227,6 +229,14 @@ def _grant_text(grant: Mapping[str, Any], names: Mapping[str, str]) -> str:
     return f"{name}, {share}{format_bytes(grant['memory'])}"
 
 
+def _ran(view: Mapping[str, Any], now: float) -> float:
+    """`Job.ran` of the job that ``view`` shows."""
+    until: float = now if view["ended"] is None else view["ended"]
+    if view["frozen_at"] is not None:
+        until = min(until, view["frozen_at"])
+    return max(0.0, until - float(view["started"]) - float(view["frozen"]))
+
+
 def show_text(view: Mapping[str, Any], now: float) -> str:
     """All about one job, from the data of ``show --json``."""
     rows: list[tuple[str, str]] = [
@@ -247,7 +257,7 @@ def show_text(view: Mapping[str, Any], now: float) -> str:
     if view["ended"]:
         rows.append(("ended", moment(view["ended"])))
     if view["started"]:
-        rows.append(("took", format_duration((view["ended"] or now) - view["started"])))
+        rows.append(("took", format_duration(_ran(view, now))))
     if view["returncode"] is not None:
         rows.append(("exit code", str(view["returncode"])))
     if view["reason"]:

@@ -91,6 +91,7 @@ class Status:
         return {
             **plain(gpu),
             "shared": gpu.uuid == self.shared_gpu,
+            "drained": gpu.index in self.settings.get("drained", ()),
             "grants": grants,
             "compute_promised": sum(grant["compute"] for grant in grants),
             "memory_promised": sum(grant["memory"] for grant in grants),
@@ -192,6 +193,8 @@ def _gpu_line(status: Status, gpu: Gpu) -> str:
         words.append(f"job {grant['job']} ({grant['tag']}: {part}{memory})")
     if not view["grants"]:
         words.append("free")
+    if view["drained"]:
+        words.append("takes no new jobs")
     if view["outside_holders"]:
         words.append("outside the queue: " + ", ".join(view["outside_holders"]))
     mark = "  (shared)" if len(view["grants"]) > 1 else ""

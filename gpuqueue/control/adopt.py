@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gpuqueue.control.autofree import PERSON
 from gpuqueue.control.outcome import void
 from gpuqueue.model import (
     TERMINAL,
@@ -27,12 +28,15 @@ from gpuqueue.model import (
     Job,
     JobKind,
     JobState,
+    Mode,
+    ModeName,
     Origin,
     Placement,
     Request,
 )
 from gpuqueue.paths import Home
 from gpuqueue.run.files import SPEC, read_claim, read_exit, read_json
+from gpuqueue.run.freezing import was_frozen
 from gpuqueue.run.process import descendants, environment_of
 from gpuqueue.store import RESCUE, Store
 
@@ -52,6 +56,7 @@ _NO_SPEC = (
     "what was to be run was lost with the damaged state database, and it was not run; submit it "
     "again"
 )
+_RESUME = "jupyter gpuqueue resume"
 
 
 def adopt(home: Home, store: Store, gpus: Iterable[Gpu]) -> None:
@@ -73,6 +78,10 @@ def adopt(home: Home, store: Store, gpus: Iterable[Gpu]) -> None:
         job = found.job(now, tuple(gpus))
         with store.transaction() as db:
             store.take_in(db, job, now)
+    if store.mode().normal and any(_stands_still(home, job) for job in store.live()):
+        # the mode is lost, too: else nobody would let these go on, and others would start
+        log.warning("gpuqueue: jobs are frozen, so free mode goes on until `%s`", _RESUME)
+        store.keep_mode(Mode(name=ModeName.FREEING, by=PERSON, soft=True, since=now))
     store.set_fact(RESCUE, fact | {"seen": True})
 
 
@@ -89,6 +98,14 @@ def _attempts(folder: Path) -> int:
         return max((int(name) for name in os.listdir(folder) if name.isdigit()), default=0)
     except OSError:
         return 0
+
+
+def _stands_still(home: Home, job: Job) -> bool:
+    """Whether free mode has frozen it, by its entry or by its processes."""
+    if job.state is JobState.FROZEN:
+        return True
+    runner = read_claim(home.attempt(job.id, job.attempt))
+    return job.uses_gpu and runner is not None and was_frozen(runner)
 
 
 def _check(home: Home, store: Store, job: Job, now: float) -> None:

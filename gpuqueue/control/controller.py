@@ -95,6 +95,7 @@ class Controller:
         self.launcher.start()
         self.store.verify()
         adopt(self.home, self.store, self.sight.machine.gpus)
+        self.mode = self.store.mode()
         self._jobs = {job.id: job for job in self.store.live()}
         self.clock.go_on(self.store.fact(CLOCK))
         self._keep_time()

@@ -26,7 +26,7 @@ from gpuqueue.run.process import (
     send_signal,
 )
 
-__all__ = ["are_frozen", "freeze", "thaw"]
+__all__ = ["are_frozen", "freeze", "thaw", "was_frozen"]
 
 _PATIENCE = 2.0
 _PAUSE = 0.001
@@ -72,6 +72,12 @@ def thaw(runners: Sequence[ProcessId]) -> None:
 def are_frozen(runners: Sequence[ProcessId]) -> bool:
     """Whether nothing below these processes runs."""
     return all(seen.state in f"{_STILL}D" for _, seen in _members(runners))
+
+
+def was_frozen(runner: ProcessId) -> bool:
+    """Whether something below this process was stopped, and nothing below it runs."""
+    states = {seen.state for _, seen in _members([runner])}
+    return "T" in states and states <= set(f"{_STILL}D")
 
 
 def _send(process: ProcessId, number: int) -> bool:

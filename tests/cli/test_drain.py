@@ -27,6 +27,9 @@ def test_a_drained_gpu_keeps_its_job_and_takes_no_new_one(home: Home, client: Lo
     index = uuid.removeprefix("FAKE-")
     assert ok("drain", index) == f"GPU {index} takes no new jobs; still there: job {held} (held)\n"
     until(lambda: json.loads(ok("status", "--json"))["settings"]["drained"] == [int(index)])
+    line = next(line for line in ok("status").split("\n") if line.startswith(f"GPU {index}"))
+    assert line.endswith("; takes no new jobs")
+    assert ok("gpus").count("; takes no new jobs") == 1
     assert client.job(held).state is JobState.RUNNING
     ok("cancel", str(held))
     client.wait(held, 60)

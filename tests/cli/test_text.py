@@ -34,6 +34,7 @@ from gpuqueue.model import (
 )
 from gpuqueue.plan import Policy, Wait, WaitReason, need_of
 from gpuqueue.store import job_to_dict
+from gpuqueue.units import format_duration
 
 NOW = 1_700_000_000.0  # 22:13:20 in UTC
 GIB = 1024**3
@@ -184,6 +185,7 @@ def test_all_about_a_job():
         "submitted": NOW - 60, "started": NOW - 50, "ended": NOW - 10, "returncode": 7,
         "reason": "exit code 7", "attempt": 1, "pid": None, "key": None, "retry_of": 9,
         "peak": 7 * GIB, "learned_memory": None, "lacked": None, "excess": GIB,
+        "frozen": 0.0, "frozen_at": None,
         "placement": {
             "grants": [{"gpu": "FAKE-0", "compute": 250, "memory": 6 * GIB, "whole": False}],
             "slots": 1,
@@ -215,6 +217,26 @@ def test_all_about_a_job():
         "  events",
         "    2023-11-14 22:12:20  submitted",
     ]
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {"ended": NOW - 10},
+        {"ended": NOW, "frozen": 10.0},
+        {"frozen": 8.0, "frozen_at": NOW - 2},
+        {"ended": NOW - 1, "frozen_at": NOW - 10},
+    ],
+)
+def test_time_frozen_is_no_time_taken(times):
+    job = replace(RAN, started=NOW - 50, ended=None)
+    job = replace(job, **times)
+    view = job_to_dict(job) | {
+        "wait": None, "gpus": [], "environment": None, "directory": "/d", "log": "/l", "events": [],
+    }  # fmt: skip
+    took = f"  took         {format_duration(job.ran(NOW))}"
+    assert took in show_text(view, NOW).split("\n")
+    assert job.ran(NOW) == 40
 
 
 @pytest.mark.parametrize(
@@ -307,7 +329,7 @@ def test_gpus_tell_what_is_left():
         return {
             "index": index, "name": "A", "uuid": f"G{index}", "memory": 24 * GIB, "reading": None,
             "grants": [], "compute_promised": 0, "memory_promised": 0, "outside": 0,
-            "outside_holders": [], **more,
+            "outside_holders": [], "drained": False, **more,
         }  # fmt: skip
 
     part = {"job": 1, "tag": "a", "whole": False}

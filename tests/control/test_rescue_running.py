@@ -109,6 +109,32 @@ def test_running_jobs_are_followed_to_their_true_end(home: Home, tmp_path: Path,
     client.close()
 
 
+@pytest.mark.parametrize("how", ["gone", "middle"])
+def test_frozen_jobs_stay_frozen_until_resume(home: Home, tmp_path: Path, how: str) -> None:
+    frozen = running(gpuqueue.submit(script(tmp_path, "frozen", 7), mem="2G"))
+    until((tmp_path / "ran").exists)
+    gpuqueue.free()
+    until(lambda: frozen.state is JobState.FROZEN)
+    stop_leads(home)
+    client = LocalClient(home)
+    client.store.set_fact("mode", None)
+    client.close()
+    default_client().close()
+    damage(home, how)
+    client = LocalClient(home)
+    client.store.jobs()
+    spawn_headless(home)
+    until(lambda: (client.store.fact(RESCUE) or {}).get("seen"), what="a lead has taken it in")
+    until(lambda: client.job(frozen.id).state is JobState.FROZEN)
+    new = Job(client, client.submit([_work(["true"], mem="2G")])[0].id)
+    until(lambda: "free mode" in new.why())
+    (tmp_path / "go").touch()
+    gpuqueue.resume()
+    assert client.wait(frozen.id, 60).returncode == 7
+    assert client.wait(new.id, 60).returncode == 0
+    client.close()
+
+
 def _work(words: list[str], **options: object) -> tuple:
     from gpuqueue.client.payload import script_payload
     from gpuqueue.client.request import options_from

@@ -404,13 +404,18 @@ def test_freeing_and_resuming(show: Callable[..., Any]) -> None:
     page.get_by_text("Freeze", exact=True).click()
     page.wait_for_function("posts.length === 2")
     assert page.evaluate("posts") == [["/free", {"soft": False}], ["/free", {"soft": True}]]
-    held = [{"job": 3, "tag": "train", "gpu": "g", "memory": 6 << 30}]
+    held = [
+        {"job": 3, "tag": "train", "gpu": 1, "memory": 6 << 30},
+        {"job": 4, "tag": "eval", "gpu": 0, "memory": None},
+        {"job": 5, "tag": "prep", "gpu": None, "memory": None},
+    ]
     freeing = {**mode, "name": "freeing", "by": "automatic", "program": "blender", "since": 0,
                "holding": held}  # fmt: skip
     again(page, status(mode=freeing))
     told = text(page)
     assert "automatic for blender" in told
-    assert "job 3 train still holds 6G" in told
+    assert "job 3 train still holds 6G of GPU 1 · job 4 eval still holds memory of GPU 0" in told
+    assert "job 5 prep still holds memory" in told
     page.get_by_role("button", name="Resume").click()
     page.wait_for_function("posts.length === 3")
     assert page.evaluate("posts[2][0]") == "/resume"

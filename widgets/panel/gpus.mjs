@@ -155,6 +155,7 @@ class Card {
     put(
       this.side,
       [
+        gpu.drained && S.drained,
         typeof warm === 'number' && S.temperature(warm),
         typeof power === 'number' && S.power(power),
       ].filter(Boolean).join(' · '),

@@ -67,6 +67,8 @@ export class ModeBar {
     }
     put(this.words, words.join(' · '));
     const holding = (mode.holding || []).slice(0, 5);
-    put(this.holding, holding.map(one => S.holding(one.job, one.tag, bytes(one.memory))).join(' · '));
+    put(this.holding, holding.map(one => S.holding(
+      one.job, one.tag, one.memory === null ? null : bytes(one.memory), one.gpu,
+    )).join(' · '));
   }
 }

@@ -72,6 +72,7 @@ export const S = {
   /** @param {string} size */
   uses: size => `uses ${size}`,
   outside: 'Other programs',
+  drained: 'takes no new jobs',
   /** @param {number} degrees */
   temperature: degrees => `${degrees} °C`,
   /** @param {number} watts */
@@ -179,8 +180,12 @@ export const S = {
   modeFor: program => `for ${program}`,
   /** @param {string} time */
   modeSince: time => `since ${time}`,
-  /** @param {number} job @param {string} tag @param {string} size */
-  holding: (job, tag, size) => `job ${job} ${tag} still holds ${size}`,
+  /**
+   * @param {number} job @param {string} tag @param {string | null} size null: nobody knows
+   * @param {number | null} index of the GPU
+   */
+  holding: (job, tag, size, index) =>
+    `job ${job} ${tag} still holds ${size ?? 'memory'}${index === null ? '' : ` of GPU ${index}`}`,
   freeFull: 'Free GPUs',
   freeFullTip: 'Take the GPUs back: jobs save and go on later; those that cannot are frozen',
   freeSoft: 'Freeze',

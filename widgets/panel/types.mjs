@@ -16,6 +16,7 @@
  * @property {number} index
  * @property {string} name
  * @property {number | null} memory
+ * @property {boolean} [drained]
  * @property {GrantShown[]} grants
  * @property {number} compute_promised
  * @property {number} memory_promised
