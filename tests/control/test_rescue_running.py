@@ -115,7 +115,7 @@ def test_frozen_jobs_stay_frozen_until_resume(home: Home, tmp_path: Path, how: s
     until((tmp_path / "ran").exists)
     gpuqueue.free()
     until(lambda: frozen.state is JobState.FROZEN)
-    stop_leads(home)
+    end_leads(home, signal.SIGKILL)
     client = LocalClient(home)
     client.store.set_fact("mode", None)
     client.close()
