@@ -52,7 +52,10 @@ def serve(order: Order, channel: socket.socket) -> None:
             tell(_OVER)
             return
         while b"\n" not in buffer:
-            chunk = channel.recv(1 << 20)
+            try:
+                chunk = channel.recv(1 << 20)
+            except ConnectionResetError:  # the launcher is gone, and had not read all
+                return
             if not chunk:
                 return
             buffer += chunk

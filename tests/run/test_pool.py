@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import select
 import socket
 
 import pytest
@@ -123,3 +124,20 @@ def test_an_ended_launcher_ends_those_that_are_free(tmp_path, monkeypatch):
     with serving(order_of(tmp_path, 1)) as channel:
         assert channel.recv(1) == b"."
     assert read_exit(tmp_path / "1/1")["returncode"] == 0
+
+
+def test_one_whose_last_word_nobody_has_read_ends_quietly(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "_SHORT", 600.0)
+    here, there = socket.socketpair()
+    pid = os.fork()
+    if not pid:
+        try:
+            here.close()
+            serve(order_of(tmp_path, 1), there)
+        except BaseException:  # noqa: BLE001 - a fork of a test ends here
+            os._exit(1)
+        os._exit(0)
+    there.close()
+    assert select.select([here], [], [], 60)[0]
+    here.close()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
