@@ -362,7 +362,10 @@ class LocalClient:
                 watch.wait(left)
 
     def close(self) -> None:
-        """Close the connection to the store."""
+        """Close the connection to the store. The next ``default_client()`` is another one."""
+        with _clients_lock:
+            for key in [key for key, client in _clients.items() if client is self]:
+                del _clients[key]
         self.store.close()
 
 

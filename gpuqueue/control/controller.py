@@ -32,6 +32,7 @@ from gpuqueue.paths import Home
 from gpuqueue.plan import plan
 from gpuqueue.record.facts import EVENT
 from gpuqueue.record.recorder import Recorder
+from gpuqueue.run.files import SPEC
 from gpuqueue.run.wake import Doorbell, ring
 from gpuqueue.settings import SettingsFile, may_autostart
 from gpuqueue.store import Store
@@ -65,7 +66,7 @@ class Controller:
             raise
         self._jobs: dict[int, Job] = {}
         self.mode = self.store.mode()
-        self.evictor = Evictor(home)
+        self.evictor = Evictor(home, self._can_return)
         self.sight = Sight(self.store, self.settings)
         self.recorder = Recorder()
         self.starter = Starter(
@@ -201,6 +202,9 @@ class Controller:
                 action()
             except (GpuqueueError, OSError) as error:
                 self._complain(error)
+
+    def _can_return(self, job: Job) -> bool:
+        return (self.home.job(job.id) / SPEC).exists() or self.store.spec(job.id) is not None
 
     def _waits(self, turn: Turn) -> bool:
         return any(job.state is JobState.QUEUED for job in turn.jobs.values())

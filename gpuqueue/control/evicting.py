@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from gpuqueue.control.runners import ask
 from gpuqueue.control.turn import Turn
@@ -21,10 +21,20 @@ FREE = "free"
 
 
 class Evictor:
-    """Asks jobs to step aside. What it remembers is only for how long it has asked."""
+    """Asks jobs to step aside. What it remembers is only for how long it has asked.
 
-    def __init__(self, home: Home) -> None:
+    Parameters
+    ----------
+    home
+        Where the jobs' directories are.
+    can_return
+        Whether there is still all that a job needs to start again: with a damaged database its
+        command may be lost.
+    """
+
+    def __init__(self, home: Home, can_return: Callable[[Job], bool] = lambda _: True) -> None:
         self._home = home
+        self.can_return = can_return
         self._since: dict[tuple[int, int], float] = {}
 
     def evict(self, turn: Turn, job: Job, asked: str, reason: str, patience: float) -> None:

@@ -82,14 +82,17 @@ class Freer:
     def free(self, turn: Turn, by: str, *, soft: bool = False, program: str = "") -> None:
         """Decide that the person has the GPUs from now on; ``pursue`` sees to the jobs.
 
-        Where they were taken softly before, what was frozen then steps aside now if it can.
+        Where they were taken softly before, what was frozen then steps aside now if it can. Softly
+        while jobs still save, these are frozen at once.
         """
         was = turn.mode
         deeper = was.soft and not soft
-        if not was.normal and was.by == by and not deeper:
+        hastier = soft and not was.soft and was.name is ModeName.FREEING
+        if not was.normal and was.by == by and not deeper and not hastier:
             return
         mode = replace(
-            was, name=ModeName.FREEING, by=by, soft=soft if was.normal else was.soft and soft,
+            was, name=ModeName.FREEING, by=by,
+            soft=soft if was.normal or hastier else was.soft and soft,
             since=turn.now if was.normal else was.since, program=program, latched=(),
         )  # fmt: skip
         fates = [(job, self._fate(mode, job)) for job in _holders(turn)]
@@ -142,7 +145,7 @@ class Freer:
     # -- what becomes of the jobs ------------------------------------------------------------
 
     def _fate(self, mode: Mode, job: Job) -> str:
-        if mode.soft:
+        if mode.soft or not self._evictor.can_return(job):
             return "freeze"
         if self._evictor.saves(job):
             return "evict"

@@ -183,6 +183,20 @@ def test_a_free_that_is_taken_back_while_a_job_still_runs(home, tmp_path, mode):
     assert (deaf.state, deaf.record.attempt) == (JobState.SUCCEEDED, 1)
 
 
+def test_softly_while_jobs_still_save_freezes_them_at_once(home, tmp_path, mode):
+    home.config.write_text("evict_timeout = 600\n")
+    deaf = resumable(tmp_path / "deaf", DEAF)
+    assert not gpuqueue.free().settled
+    answer = free(soft=True)
+    assert (answer.settled, mode().soft) == (True, True)
+    assert deaf.state is JobState.FROZEN
+    assert stands_still(deaf)
+    resume()
+    (tmp_path / "deaf" / "go").touch()
+    assert deaf.wait(60) == 0
+    assert (deaf.state, deaf.record.attempt) == (JobState.SUCCEEDED, 1)
+
+
 def test_nothing_to_free_and_nothing_to_resume(home, mode):
     assert "The queue has the GPUs again" in resume().message
     answer = free()

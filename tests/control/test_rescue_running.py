@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,35 @@ def test_frozen_jobs_stay_frozen_until_resume(home: Home, tmp_path: Path, how: s
     gpuqueue.resume()
     assert client.wait(frozen.id, 60).returncode == 7
     assert client.wait(new.id, 60).returncode == 0
+    client.close()
+
+
+def test_one_whose_command_is_lost_is_frozen_rather_than_put_back(
+    home: Home, tmp_path: Path
+) -> None:
+    code = (
+        "import os, pathlib, sys, time; from gpuqueue import checkpoint; go = pathlib.Path('go')\n"
+        "checkpoint.should_stop(); pathlib.Path('heard').touch()\n"
+        "while not go.exists():\n"
+        "    time.sleep(0.01)\n"
+        "    if checkpoint.should_stop(): sys.exit(0)\n"
+        "sys.exit(7)"
+    )
+    job = running(gpuqueue.submit([sys.executable, "-c", code], cwd=tmp_path, mem="2G"))
+    until((tmp_path / "heard").exists)
+    end_leads(home, signal.SIGKILL)
+    default_client().close()
+    damage(home, "gone")
+    client = LocalClient(home)
+    client.store.jobs()
+    spawn_headless(home)
+    until(lambda: (client.store.fact(RESCUE) or {}).get("seen"), what="a lead has taken it in")
+    until(lambda: client.job(job.id).state is JobState.RUNNING)
+    gpuqueue.free()
+    until(lambda: client.job(job.id).state is JobState.FROZEN)
+    gpuqueue.resume()
+    (tmp_path / "go").touch()
+    assert client.wait(job.id, 60).returncode == 7
     client.close()
 
 
