@@ -108,7 +108,8 @@ def test_ctrl_c_in_wait_leaves_the_job_alone(client):
     _, err = program.communicate(timeout=90)
     assert program.returncode == 130
     assert err == b""
-    assert client.job(number).state in (JobState.STARTING, JobState.RUNNING)
+    until(lambda: client.job(number).state is JobState.RUNNING)
+    assert not client.job(number).asked
 
 
 def test_logs_are_byte_for_byte(client):

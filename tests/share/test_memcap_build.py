@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -49,7 +50,7 @@ def test_refusals_print_nothing(job: Job):
     "script", ["env -i {python} -c 'print(42)'", "setsid {python} -c 'print(42)'"]
 )
 def test_programs_that_lose_or_keep_the_variable(job: Job, script):
-    line = script.format(python=sys.executable)
+    line = script.format(python=shlex.quote(sys.executable))
     done = subprocess.run(["sh", "-c", line], env=job.environment(), capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "42\n", "")
 

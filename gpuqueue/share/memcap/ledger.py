@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gpuqueue.errors import InvalidRequest, MemoryCapError
 from gpuqueue.model import ProcessId
-from gpuqueue.run.process import alive, boot_id, identify
+from gpuqueue.run.process import alive, identify
 
 __all__ = ["LARGEST", "UNIT", "Holder", "Usage", "create", "holders", "read", "resize"]
 
@@ -262,10 +262,9 @@ def _holder(owner: int, held: Mapping[str, int]) -> Holder:
     if owner % (1 << 16) != _namespace():
         return Holder(pid, None, gone=False, held=held)
     found = identify(pid)
-    if found is not None and found.start % (1 << 26) == (owner >> 16) % (1 << 26):
-        process = ProcessId(pid, found.start, boot_id())
-        if alive(process):
-            return Holder(pid, process, gone=False, held=held)
+    same = found is not None and found.start % (1 << 26) == (owner >> 16) % (1 << 26)
+    if found is not None and same and alive(found):
+        return Holder(pid, found, gone=False, held=held)
     return Holder(pid, None, gone=True, held=held)
 
 
