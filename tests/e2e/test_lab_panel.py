@@ -132,7 +132,9 @@ def in_cell(page: Any) -> Any:
     cell = page.locator(".jp-Notebook .jp-Cell").first
     prompt = cell.locator(".jp-InputPrompt")
 
-    def begun() -> bool:  # JupyterLab loses what is run in the moment that it connects
+    def begun() -> bool:  # JupyterLab loses what is run in the moment that it connects, or asks
+        if page.locator(".jp-Dialog").count():
+            page.keyboard.press("Escape")
         cell.locator(".jp-InputArea-editor").click()
         page.keyboard.press("Shift+Enter")
         page.wait_for_timeout(2000)
