@@ -26,7 +26,9 @@ os.write(2, b"raw err\n");
 # %%
 subprocess.run([sys.executable, "-c", "print('child'); import sys; sys.stdout.buffer.write(b'\\xff\\xfe\\n')"]);
 # %%
-print("before"); sys.stdout.flush(); subprocess.run(["echo", "from child"]); print("after")
+print("before"); sys.stdout.flush(); subprocess.run(["echo", "from child"]);
+# %%
+print("after")
 # %%
 !echo shell; echo shell err >&2
 # %%
