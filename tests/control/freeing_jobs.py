@@ -15,7 +15,7 @@ from gpuqueue.run.freezing import are_frozen
 from gpuqueue.run.process import descendants
 
 TRAIN = """
-import os, sys
+import os, sys, time
 from pathlib import Path
 from gpuqueue import checkpoint
 
@@ -30,6 +30,7 @@ while not Path("go").exists():
         with checkpoint.atomic_path(folder / f"step{step}.txt") as path:
             Path(path).write_text(str(step))
         sys.exit(0)
+    time.sleep(0.01)
 """
 
 DEAF = """

@@ -1,6 +1,7 @@
 """A preemptible job makes room for one of higher priority, and comes back."""
 
 from conftest import until
+from freeing_jobs import TRAIN
 
 import gpuqueue
 from gpuqueue.client import default_client
@@ -65,29 +66,9 @@ def test_a_cancel_ends_it_while_it_makes_room(home, tmp_path):
     until(lambda: low.state is JobState.CANCELLED)
 
 
-RESUMABLE = """
-import os, sys, time
-from pathlib import Path
-from gpuqueue import checkpoint
-
-folder = checkpoint.checkpoint_dir()
-last = checkpoint.latest_checkpoint(folder, "step*.txt")
-step = int(Path(last).read_text()) if last else 0
-with open("seen", "a") as file:
-    print(step, os.environ["GPUQUEUE_RESUME"], checkpoint.resuming(), file=file)
-while not Path("go").exists():
-    step += 1
-    if checkpoint.should_stop():
-        with checkpoint.atomic_path(folder / f"step{step}.txt") as path:
-            Path(path).write_text(str(step))
-        sys.exit(0)
-    time.sleep(0.01)
-"""
-
-
 def test_a_resumable_job_saves_and_goes_on(home, tmp_path):
     home.config.write_text("grace = 60\ngpus = [0]\n")
-    (tmp_path / "train.py").write_text(RESUMABLE)
+    (tmp_path / "train.py").write_text(TRAIN)
     low = gpuqueue.submit(["python", "train.py"], cwd=tmp_path, preemptible=True)
     until(lambda: is_resumable(home.attempt(low.id, 1)) and low.state is JobState.RUNNING)
     high = gpuqueue.submit(["true"], priority=1)

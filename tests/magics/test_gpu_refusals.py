@@ -142,6 +142,8 @@ def test_what_happens_is_counted(
     run_cell(shell, "--bg", "1")
     assert "ensure_lead" in happened.calls
     assert len(client.store.jobs()) == 1
+    # the cell's watcher would start another controller for a job that is left behind
+    client.wait(client.store.jobs()[0].id, 120)
 
 
 def test_inside_a_job(
