@@ -161,7 +161,7 @@ class Jobs(Events, Placements):
         cursor = db.execute(
             "UPDATE jobs SET state = ?, position = ?, attempt = ?, placement = ?, started = ?, "
             "ended = ?, returncode = ?, reason = ?, process = ?, asked = ?, peak = ?, "
-            "learned_memory = ?, lacked = ?, frozen = ?, frozen_at = ? "
+            "learned_memory = ?, lacked = ?, frozen = ?, frozen_at = ?, resized = ?, hold = ? "
             "WHERE id = ? AND state NOT IN ('succeeded', 'failed', 'cancelled')",
             (
                 str(after.state), after.position, after.attempt,
@@ -169,7 +169,8 @@ class Jobs(Events, Placements):
                 after.started, after.ended, after.returncode, after.reason,
                 None if after.process is None else dump(plain(after.process)),
                 after.asked, after.peak, after.learned_memory, after.lacked, after.frozen,
-                after.frozen_at, after.id,
+                after.frozen_at, None if after.resized is None else dump(plain(after.resized)),
+                None if after.hold is None else dump(plain(after.hold)), after.id,
             ),
         )  # fmt: skip
         if cursor.rowcount != 1:
