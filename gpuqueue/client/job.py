@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpuqueue.client.follow import follow_log, tail, tail_from
 from gpuqueue.client.local import LocalClient, default_client
 from gpuqueue.client.payload import load_result
+from gpuqueue.client.resizing import Resized, resize
 from gpuqueue.client.resubmit import resubmit
 from gpuqueue.errors import GpuqueueError, JobCancelled, JobFailed, JobLost, PayloadError
 from gpuqueue.model import TERMINAL, IntentKind, JobKind, JobState, Placement
@@ -282,6 +283,25 @@ class Job:
         """Exchange its place in the queue with that of another waiting job."""
         number = other.id if isinstance(other, Job) else other
         self._client.intend(IntentKind.SWAP, self.id, number)
+
+    def resize(self, share: str | float | None = None, mem: str | float | None = None) -> Resized:
+        """Give it another share of each of its GPUs, another memory, or both, also as it runs.
+
+        What is None stays. It grows only into what is free; lowering never ends anything.
+
+            >>> job.resize(share=0.5, mem="20G")  # doctest: +SKIP
+            job 3 has share 0.5 (admitted only), mem 20G (now)
+
+        Raises
+        ------
+        InvalidRequest
+            Neither is given, one cannot be read, or the job has no share of a GPU.
+        DoesNotFit
+            This machine could never hold a job of that size.
+        NotAllowedNow
+            It has ended, or there is no room: the sentence says what is free. It keeps its size.
+        """
+        return resize(self._client, self.id, share=share, mem=mem)
 
     def retry(self, *, priority: bool = False) -> Job:
         """Queue the same work again, as a new job with the same surroundings."""

@@ -113,7 +113,7 @@ class LocalClient:
         """
         machine = machine_of(self.store, self.settings)
         for _, options in work:
-            self._check_fit(options, machine)
+            self.check_fit(options, machine)
         where = _shown_origin(origin or origin_here())
         who = _shown(owner or _user())
         specs = [json.dumps(payload.spec()) for payload, _ in work]
@@ -152,8 +152,16 @@ class LocalClient:
                 large.note(str(self.home.job(job.id) / name))
         return jobs
 
-    def _check_fit(self, options: Options, machine: Machine) -> None:
+    def check_fit(self, options: Options, machine: Machine | None = None) -> None:
+        """Refuse what this machine can never run or, with ``wait=False``, cannot start now.
+
+        Raises
+        ------
+        DoesNotFit
+            It says what the machine has.
+        """
         settings = self.settings
+        machine = machine or self.machine()
         gpus = managed_gpus(settings, machine.gpus)
         policy = policy_of(settings, machine.gpus)
         if sentence := never_fits(options.request, gpus, policy):
@@ -310,15 +318,17 @@ class LocalClient:
         intents = self._intend(kind, job_ids, value)
         return [intent.error for intent in intents if intent.error]
 
-    def wish(self, kind: IntentKind, value: Any = None) -> Intent:
-        """Ask for something that is about no one job; what became of that in two seconds.
+    def wish(self, kind: IntentKind, value: Any = None, job_id: int | None = None) -> Intent:
+        """Ask for something about one job or about none; what became of that in two seconds.
 
         Raises
         ------
-        NotAllowedNow
-            The controller has refused it.
+        UnknownJob, NotAllowedNow
+            There is no such job, it has ended, or the controller has refused it.
         """
-        (intent,) = self._intend(kind, [None], value)
+        if job_id is not None and (job := self.job(job_id)).state in TERMINAL:
+            raise NotAllowedNow(f"job {job_id} has already {_past(job.state)}")
+        (intent,) = self._intend(kind, [job_id], value)
         if intent.error:
             raise NotAllowedNow(intent.error)
         return intent

@@ -11,7 +11,7 @@ from gpuqueue.errors import InvalidRequest
 from gpuqueue.model import Preset, Request
 from gpuqueue.units import parse_bytes, parse_duration, parse_share
 
-__all__ = ["OPTIONS", "Options", "options_from"]
+__all__ = ["OPTIONS", "Options", "check_together", "options_from"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def options_from(values: dict[str, Any]) -> Options:
         restartable=_flag(values.get("restartable", False), "restartable") or preemptible,
         preemptible=preemptible,
     )
-    _check_together(request)
+    check_together(request)
     return Options(
         request,
         tag=_text(values.get("tag"), "tag"),
@@ -71,8 +71,14 @@ def options_from(values: dict[str, Any]) -> Options:
     )
 
 
-def _check_together(request: Request) -> None:
-    """Refuse what contradicts itself rather than silently prefer one of the two."""
+def check_together(request: Request) -> None:
+    """Refuse what contradicts itself rather than silently prefer one of the two.
+
+    Raises
+    ------
+    InvalidRequest
+        Names one of the fields.
+    """
     if request.preset is Preset.EXCLUSIVE:
         for name in ("gpus", "share", "memory", "slots"):
             if getattr(request, name) is not None:

@@ -22,12 +22,13 @@ from gpuqueue.control.herald import Herald
 from gpuqueue.control.intents import carry_out, with_children
 from gpuqueue.control.launch import Launcher
 from gpuqueue.control.machine import snapshot_of, usage_of
+from gpuqueue.control.resizing import Resizer
 from gpuqueue.control.sight import TICK, Sight
 from gpuqueue.control.starting import Starter
 from gpuqueue.control.teacher import Teacher
 from gpuqueue.control.turn import Turn
 from gpuqueue.errors import GpuqueueError, StateRebuilt, StateVersionError
-from gpuqueue.model import ACTIVE, TERMINAL, Job, JobState
+from gpuqueue.model import ACTIVE, TERMINAL, IntentKind, Job, JobState
 from gpuqueue.paths import Home
 from gpuqueue.plan import plan
 from gpuqueue.record.facts import EVENT
@@ -79,6 +80,7 @@ class Controller:
             starter=self.starter, evictor=self.evictor, teacher=self._teacher,
         )  # fmt: skip
         self.freer = Freer(home, self.evictor, self.starter.take_back, self.follower.end)
+        self.resizer = Resizer(self.settings, self.sight)
         self.idle_since = time.monotonic()
         self.herald = Herald(home, self.store.flush, on_commit)
         self._stopping = threading.Event()
@@ -239,6 +241,8 @@ class Controller:
             for intent in self.store.open_intents():
                 if intent.kind in WISHES:
                     self.freer.carry_out(turn, intent)
+                elif intent.kind is IntentKind.RESIZE:
+                    self._open_intents |= not self.resizer.carry_out(turn, intent)
                 else:
                     self._open_intents |= not carry_out(
                         turn, intent, self.starter.take_back, self.home.attempt

@@ -37,13 +37,14 @@ def take_note(turn: Turn, machine: Machine) -> None:
 
 
 def _exceeds(job: Job, peak: int) -> bool:
-    return job.request.memory is not None and peak > job.request.memory
+    asked = job.wants.memory
+    return asked is not None and peak > asked
 
 
 def note_excess(turn: Turn, job: Job, peak: int) -> None:
     """Say once of a job that it uses more than it asked for; ``job`` is as it was known before."""
     if _exceeds(job, peak) and not job.excess:
-        turn.notes.append((job.id, EXCESS, {"memory": job.request.memory, "peak": peak}))
+        turn.notes.append((job.id, EXCESS, {"memory": job.wants.memory, "peak": peak}))
 
 
 def highest(job: Job, folder: Path, machine: Machine) -> int | None:
@@ -74,7 +75,7 @@ def once_more(
     """
     if outcome.state is not JobState.FAILED or outcome.again or not outcome.returncode:
         return {}
-    if job.asked or job.request.memory is not None or job.lacked is not None:
+    if job.asked or job.wants.memory is not None or job.lacked is not None:
         return {}
     if job.learned_memory is None or job.placement is None or not job.placement.grants:
         return {}

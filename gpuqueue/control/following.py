@@ -126,7 +126,7 @@ class Follower:
             again = turn.move(
                 job, "requeued", state=JobState.QUEUED, placement=None, process=None,
                 started=None, expected=None, latest=None, asked="", peak=peak,
-                frozen=0.0, frozen_at=None,
+                frozen=0.0, frozen_at=None, request=job.wants, resized=None,
                 position=in_front(turn.jobs, job) if front else job.position,
                 **({"reason": outcome.reason} | more),
             )  # fmt: skip

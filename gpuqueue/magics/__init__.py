@@ -79,5 +79,6 @@ As a line magic::
     %gpu wait ID                         wait for its end
     %gpu pull ID [NAME...]               bring the variables that a cell job made
     %gpu cancel ID...    %gpu retry ID    %gpu priority ID [N]    %gpu swap A B
+    %gpu resize ID [--share F] [--mem SIZE]   another size, also as it runs
     %gpu submit [options] -- COMMAND     queue a script
 """

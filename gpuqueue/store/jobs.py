@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -136,12 +136,13 @@ class Jobs(Events, Placements):
         at: float,
         *,
         last: bool = True,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         """Change a job and record the event, within the caller's transaction.
 
         A job in a terminal state never changes again; such a call is an error of the caller. If it
         is not the ``last`` one about this job in the transaction, only what that one does not
-        bring is written.
+        bring is written. ``about`` goes into the event.
         """
         if after.request is not before.request:
             db.execute(
@@ -150,7 +151,7 @@ class Jobs(Events, Placements):
             )
         if last:
             self._write_state(db, after, event)
-        data: dict[str, Any] = {"state": str(after.state)}
+        data: dict[str, Any] = {"state": str(after.state), **(about or {})}
         if after.reason and after.reason != before.reason:
             data["reason"] = after.reason
         if after.returncode is not None:
