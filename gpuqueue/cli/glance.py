@@ -21,7 +21,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print data for programs.")
 
 
 def ps(*, as_json: AsJson = False) -> None:
-    """List the jobs that run, and those that wait in the order of the queue."""
+    """List the jobs that run and, in the order of the queue, wait."""
     from gpuqueue.client.local import default_client
     from gpuqueue.store import job_to_dict
 

@@ -299,8 +299,8 @@ def test_status_marks_the_shared_gpu_and_says_why_jobs_wait():
 
 COMMANDS = [
     "submit", "status", "jobs", "show", "logs", "wait", "gpus", "ps", "top", "cancel", "retry",
-    "priority", "swap", "free", "resume", "drain", "undrain", "stop", "autostart", "doctor", "config", "init",
-    "simulate",
+    "priority", "swap", "free", "resume", "drain", "undrain", "stop", "autostart", "doctor",
+    "config", "init", "simulate",
 ]  # fmt: skip
 
 
