@@ -8,7 +8,7 @@ from pathlib import Path
 from gpuqueue.errors import GpuqueueError
 from gpuqueue.model import ProcessId
 from gpuqueue.share import memcap
-from gpuqueue.share.mechanism import Bound, Effect, Probe, Standing
+from gpuqueue.share.mechanism import Bound, Effect, Probe, Standing, Subject
 from gpuqueue.share.memcap.canary import try_out
 
 __all__ = ["MemoryCap"]
@@ -28,6 +28,7 @@ class MemoryCap:
     """
 
     name = "memory cap"
+    subject = Subject.MEMORY
     standing = Standing.CAPPED
     reports = True
 
