@@ -105,6 +105,10 @@ class Request:
         It may be stopped and run again from the beginning.
     preemptible
         It is stopped, and put back into the queue, where a job of higher priority needs its room.
+    require
+        What of ``compute`` and ``memory`` is to be capped; else it does not start.
+    burst
+        It may use compute beyond its share while that is idle. Its share is promised as any other.
     resumable
         Its program saves its state and exits with 0 on SIGTERM, and goes on from that when it is
         started again. One that uses ``gpuqueue.checkpoint`` says so itself, as it runs.
@@ -121,6 +125,8 @@ class Request:
     restartable: bool = False
     preemptible: bool = False
     resumable: bool = False
+    require: tuple[str, ...] = ()
+    burst: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from gpuqueue.client.payload import load_result
 from gpuqueue.client.resizing import Resized, resize
 from gpuqueue.client.resubmit import resubmit
 from gpuqueue.errors import GpuqueueError, JobCancelled, JobFailed, JobLost, PayloadError
-from gpuqueue.model import TERMINAL, IntentKind, JobKind, JobState, Placement
+from gpuqueue.model import ACTIVE, TERMINAL, Hold, IntentKind, JobKind, JobState, Placement
 from gpuqueue.model import Job as Record
 from gpuqueue.run.files import RESULT
 from gpuqueue.store import job_to_dict
@@ -83,6 +83,11 @@ class Job:
         return self.record.placement
 
     @property
+    def hold(self) -> Hold | None:
+        """How far its latest start is held to its share, and by what; None for whole GPUs."""
+        return self.record.hold
+
+    @property
     def result_path(self) -> Path:
         """Where what it gave back is kept (it may not be there)."""
         record = self.record
@@ -115,7 +120,9 @@ class Job:
         """One plain sentence: why it waits, or what became of it."""
         record = self.record
         if record.state is not JobState.QUEUED:
-            return record.reason or _so_it_is(record.state)
+            said = record.reason or _so_it_is(record.state)
+            doubts = record.hold.doubts if record.hold and record.state in ACTIVE else ()
+            return "; ".join([said, *doubts])
         wait = self._client.why(self.id)
         if wait is None:
             return "it is about to start"

@@ -168,6 +168,10 @@ class LocalClient:
         if sentence := never_fits(options.request, gpus, policy):
             why = "" if gpus or not machine.problem else f". {machine.problem}"
             raise DoesNotFit("request", f"{sentence}{why}")
+        if options.request.require:
+            from gpuqueue.client.demands import check_demands
+
+            check_demands(self, options.request)
         if not options.wait:
             trial = Job(
                 id=2**62, kind="script", state=JobState.QUEUED, request=options.request,  # type: ignore[arg-type]

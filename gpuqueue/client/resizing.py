@@ -35,6 +35,8 @@ class Resized:
     over
         Bytes by which it uses more of a GPU than it has now; nothing new is given to it where its
         memory is capped.
+    problem
+        Why what holds it could not be told of the new size; empty if it was.
     settled
         Whether it is done; else a controller will do it or refuse it.
     """
@@ -44,6 +46,7 @@ class Resized:
     memory: int | None
     applied: Mapping[str, str] = field(default_factory=dict)
     over: int = 0
+    problem: str = ""
     settled: bool = True
 
     @property
@@ -59,7 +62,7 @@ class Resized:
         words = f"job {self.job} has {', '.join(has)}"
         if self.over:
             words += f"; it uses {format_bytes(self.over)} more than that"
-        return words
+        return f"{words}; {self.problem}" if self.problem else words
 
     def _when(self, name: str) -> str:
         return f" ({self.applied[name]})" if name in self.applied else ""
@@ -68,8 +71,8 @@ class Resized:
         """Plain data."""
         return {
             "id": self.job, "share": self.share, "memory": self.memory,
-            "applied": dict(self.applied), "over": self.over, "settled": self.settled,
-            "message": self.message,
+            "applied": dict(self.applied), "over": self.over, "problem": self.problem,
+            "settled": self.settled, "message": self.message,
         }  # fmt: skip
 
     def __repr__(self) -> str:
@@ -117,5 +120,7 @@ def resize(
         if event.kind == _EVENT and event.data.get("wish") == wish.id:
             told = event.data
             applied = {_NAMES[name]: word for name, word in told["applied"].items()}
-            return Resized(job_id, told["share"], told["memory"], applied, told["over"])
+            return Resized(
+                job_id, told["share"], told["memory"], applied, told["over"], told["problem"]
+            )
     return Resized(job_id, wanted.share, wanted.memory)

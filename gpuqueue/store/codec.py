@@ -88,7 +88,8 @@ def request_from(data: Mapping[str, Any]) -> Request:
     """A request from its dictionary."""
     known = {name: data[name] for name in _NAMES[Request] if name in data}
     known["preset"] = Preset(known.get("preset", Preset.ONE))
-    known["after"] = tuple(known.get("after", ()))
+    for name in ("after", "require"):
+        known[name] = tuple(known.get(name, ()))
     return Request(**known)
 
 

@@ -90,6 +90,15 @@ class Jobs(Events, Placements):
             found |= {row[0]: job_from(row) for row in rows}
         return [found[job_id] for job_id in sorted(found)]
 
+    def once_held(self, limit: int) -> list[Job]:
+        """The jobs that ended last and that something had held to their shares, newest first."""
+        rows = self._rows(
+            f"SELECT {COLUMNS} FROM jobs WHERE ended IS NOT NULL AND hold IS NOT NULL "
+            "ORDER BY ended DESC LIMIT ?",
+            (limit,),
+        )
+        return [job_from(row) for row in rows]
+
     def states(self, job_ids: Iterable[int]) -> dict[int, JobState]:
         """The states of these jobs; ids that do not exist are missing."""
         ids = json.dumps(sorted(set(job_ids)))
@@ -186,10 +195,10 @@ class Jobs(Events, Placements):
         """
         db.execute(
             "UPDATE jobs SET expected = ?, latest = ?, learned = ?, sound = ?, peak = ?, "
-            "learned_memory = ? WHERE id = ?",
+            "learned_memory = ?, hold = ? WHERE id = ?",
             (
                 job.expected, job.latest, job.learned, job.sound, job.peak, job.learned_memory,
-                job.id,
+                None if job.hold is None else dump(plain(job.hold)), job.id,
             ),
         )  # fmt: skip
 
