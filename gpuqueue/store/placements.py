@@ -95,7 +95,10 @@ class Placements(Connection):
             "JOIN jobs ON jobs.id = placements.job WHERE until IS NULL OR until > ? ORDER BY seq",
             (since,),
         )
-        return [Stay(*row[:9], bool(row[9])) for row in rows]
+        return [
+            Stay(job, owner, tag, notebook, gpu, compute, memory, begin, until, bool(frozen))
+            for job, owner, tag, notebook, gpu, compute, memory, begin, until, frozen in rows
+        ]
 
     def occupied(
         self, since: float, limit: int
