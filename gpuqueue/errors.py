@@ -14,6 +14,8 @@ __all__ = [
     "JobFailed",
     "JobLost",
     "MemoryCapError",
+    "MpsError",
+    "MpsSilent",
     "NoCompiler",
     "NoSpace",
     "NotAllowedNow",
@@ -114,6 +116,14 @@ class MemoryCapError(GpuqueueError):
 
 class NoCompiler(MemoryCapError):
     """The memory-cap library is not built yet and this machine has nothing to build it with."""
+
+
+class MpsError(GpuqueueError):
+    """A job's compute cannot be capped by NVIDIA MPS, or MPS does not do as it was told."""
+
+
+class MpsSilent(MpsError):
+    """The MPS daemon of a GPU does not answer, or not with an answer."""
 
 
 class JobFailed(GpuqueueError):

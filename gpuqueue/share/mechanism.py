@@ -48,11 +48,14 @@ class Effect(StrEnum):
 class Probe:
     """Whether a mechanism works on this machine; ``reason`` is one sentence, for either answer.
 
-    ``each`` has the answers for single GPUs, by UUID, of a mechanism that is tried on each.
+    ``each`` has the answers for single GPUs, by UUID, of a mechanism that is tried on each;
+    ``figure`` is what the trial saw, ``beside`` what else it was seen to hold, in a few words.
     """
 
     usable: bool
     reason: str
+    figure: str = ""
+    beside: str = ""
     each: Mapping[str, Probe] = field(default_factory=dict)
 
     def on(self, gpu: str) -> Probe:
