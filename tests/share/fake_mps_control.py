@@ -2,8 +2,9 @@
 
 With ``-d`` it is the daemon: it listens in the pipe directory, has a server process as soon as a
 client comes (see fake_mps.h), and knows the commands that gpuqueue uses. Else it hands on one
-command and prints the answer. The folder FAKE_MPS has ``log``, a JSON line for each start and command, and
-may have ``behaviour.json``, read at each command, whose lists are of beginnings of commands::
+command and prints the answer. The folder FAKE_MPS has ``log``, a JSON line for each start and
+command, and may have ``behaviour.json``, read at each command, whose lists are of beginnings of
+commands::
 
     hang     never answers, nor anything else from then on
     silent   does nothing and answers with nothing
