@@ -7,6 +7,7 @@ from __future__ import annotations
 
 __all__ = [
     "AutostartError",
+    "ComputeCapError",
     "DoesNotFit",
     "GpuqueueError",
     "InvalidRequest",
@@ -118,8 +119,12 @@ class NoCompiler(MemoryCapError):
     """The memory-cap library is not built yet and this machine has nothing to build it with."""
 
 
-class MpsError(GpuqueueError):
-    """A job's compute cannot be capped by NVIDIA MPS, or MPS does not do as it was told."""
+class ComputeCapError(GpuqueueError):
+    """A job cannot be held to its share of a GPU's compute."""
+
+
+class MpsError(ComputeCapError):
+    """NVIDIA MPS cannot be used for it, or does not do as it was told."""
 
 
 class MpsSilent(MpsError):

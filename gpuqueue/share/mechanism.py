@@ -30,7 +30,7 @@ class Standing(StrEnum):
     CAPPED = "capped"
     """What is over is refused; that was seen to happen on this machine."""
     ADVISED = "advised"
-    """Frameworks are told; a program that does not ask them is not held."""
+    """Frameworks or the driver are told; that they keep to it was not seen."""
     ADMITTED_ONLY = "admitted only"
     """Counted when it is placed, and not held to it."""
     NOT_ISOLATED = "not isolated"

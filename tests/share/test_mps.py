@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 from mps_stage import ONE, TWO, Stage, drivers, stage
-from share_cards import GIB, needs_compiler
+from share_cards import GIB, MIB, needs_compiler
 
+from gpuqueue import share
 from gpuqueue.errors import MpsError
+from gpuqueue.model import Gpu, Grant, Placement
 from gpuqueue.share import Effect, Standing, Subject
+from gpuqueue.share.memcap import LEDGER
 from gpuqueue.share.mps import LIMIT, PERCENTAGE, PIPE
 
 __all__ = ["drivers", "stage"]
@@ -188,3 +191,58 @@ def test_a_driver_that_does_not_hold_it(stage: Stage, lie: str, said: str):
     assert probe.usable is (lie == "FAKE_MPS_NO_LIMIT")
     assert probe.beside == ""
     assert stage.daemons() == []
+
+
+def test_one_call_gives_compute_and_memory(stage: Stage, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gpuqueue.share.mps.place._roots", lambda: [stage.root])
+    ladder = share.ladder_for([Gpu(ONE, 0, "A GPU", 64 * GIB)], stage.folder / "m", stage.base)
+    assert set(ladder.promises().values()) == {Standing.CAPPED}
+    assert ladder.reasons() == {}
+    folder = stage.folder / "job"
+    folder.mkdir()
+    placed = Placement((Grant(ONE, 250, 64 * MIB),))
+    outcome = share.environment(
+        placed, folder, ladder=ladder, totals={ONE: 64 * GIB}, base=stage.base
+    )
+    assert (outcome.compute, outcome.memory) == (Standing.CAPPED, Standing.CAPPED)
+    assert outcome.by == ("memory cap", "MPS", "framework settings")
+    assert outcome.missing == {}
+    assert outcome.environment[LIMIT] == "0=1088M"
+    assert {"LD_PRELOAD", LEDGER, PIPE, PERCENTAGE} <= set(outcome.environment)
+    process = stage.start(
+        dict(outcome.environment),
+        "n = c_int(); cu('cuDeviceGetAttribute', byref(n), 16, 0); assert n.value == 33\n"
+        "assert alloc(65 * MIB) == -OOM and alloc(32 * MIB) > 0",
+    )
+    bound = share.bound_of(placed, folder, totals={}, base={})
+    assert ladder.verify(bound, outcome.by, [process.pid]) == ()
+    assert len(ladder.verify(bound, outcome.by, [process.pid, 1])) == 2
+    smaller = share.bound_of(Placement((Grant(ONE, 125, 16 * MIB),)), folder, totals={}, base={})
+    assert ladder.resize(smaller, outcome.by) == {
+        Subject.MEMORY: Effect.NOW,
+        Subject.COMPUTE: Effect.NEXT_START,
+    }
+    process.communicate("\n")
+    ladder.release(bound, outcome.by)
+    assert stage.daemons() == []
+
+
+def test_where_mps_fails_for_a_job_it_is_admitted_only(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("gpuqueue.share.mps.place._roots", lambda: [stage.root])
+    ladder = share.ladder_for([Gpu(ONE, 0, "A GPU", 64 * GIB)], stage.folder / "m", stage.base)
+    (stage.folder / "job").mkdir()
+    outcome = share.environment(
+        Placement((Grant(ONE, 250, 0),)),
+        stage.folder / "job",
+        ladder=ladder,
+        totals={},
+        base={**stage.base, PIPE: "/run/mps"},
+    )
+    assert outcome.compute is Standing.ADMITTED_ONLY
+    said = share.refusal(share.demanded("compute=hard"), outcome.standings, outcome.reasons)
+    assert said.startswith(
+        "It requires compute=hard, and compute would be admitted only here. The job's own "
+        "environment has CUDA_MPS_PIPE_DIRECTORY=/run/mps, so it is left with that MPS"
+    )
