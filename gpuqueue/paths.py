@@ -128,7 +128,7 @@ def file_system_type(path: Path) -> str:
 
 
 def is_network(path: Path) -> bool:
-    """Whether a path is on a network file system, where neither locks nor sockets can be trusted."""
+    """Whether a path is on a network file system, where no lock and no socket can be trusted."""
     return file_system_type(path) in _NETWORK
 
 

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from gpuqueue.cli import change, free, host, look, submit
 from gpuqueue.cli.autostart import autostart
+from gpuqueue.cli.cards import cards
 from gpuqueue.cli.drain import drain, undrain
 from gpuqueue.cli.simulate import simulate
 from gpuqueue.cli.words import tell
@@ -91,6 +92,7 @@ app.command()(look.show)
 app.command()(look.logs)
 app.command()(look.wait)
 app.command()(look.gpus)
+app.command()(cards)
 app.command()(change.cancel)
 app.command()(change.retry)
 app.command(context_settings={"ignore_unknown_options": True})(change.priority)

@@ -32,6 +32,9 @@ class MemoryCap:
     subject = Subject.MEMORY
     standing = Standing.CAPPED
     reports = True
+    scope = "all processes of a job together"
+    changes = Effect.NOW
+    bypass = "a process without the job's LD_PRELOAD, and a statically linked program"
 
     def __init__(self, folder: Path, gpu: str, base: Mapping[str, str] | None = None) -> None:
         self._folder = folder

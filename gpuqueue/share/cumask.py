@@ -90,6 +90,9 @@ class CuMask:
     subject = Subject.COMPUTE
     standing = Standing.ADVISED
     reports = False
+    scope = "each process of a job"
+    changes = Effect.NEXT_START
+    bypass = "a process without the job's HSA_CU_MASK"
 
     def __init__(self, folder: Path, nodes: Path = TOPOLOGY) -> None:
         self._folder = folder

@@ -135,6 +135,21 @@ class Mechanism(Protocol):
         """Whether the job is told its cap as the size of the GPU, so that a fraction is of that."""
         ...
 
+    @property
+    def scope(self) -> str:
+        """What is counted together, for people: ``each process of a job``."""
+        ...
+
+    @property
+    def changes(self) -> Effect:
+        """From when a changed share holds, at best."""
+        ...
+
+    @property
+    def bypass(self) -> str:
+        """What is not held by it, for people."""
+        ...
+
     def probe(self) -> Probe:
         """Try it on this machine, within seconds. Never raises."""
         ...

@@ -32,6 +32,9 @@ class Stand:
     usable: bool = True
     reports: bool = False
     fails: bool = False
+    scope: str = "each"
+    changes: Effect = Effect.NOW
+    bypass: str = "nothing"
     asked: list[Bound] = field(default_factory=list)
     probes: int = 0
 

@@ -58,6 +58,9 @@ class Mps:
     subject = Subject.COMPUTE
     standing = Standing.CAPPED
     reports = False
+    scope = "each process of a job"
+    changes = Effect.NEXT_START
+    bypass = "a process without the job's CUDA_MPS_PIPE_DIRECTORY"
 
     def __init__(
         self,
