@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from gpuqueue.cli import change, free, host, look, submit
+from gpuqueue.cli import change, free, glance, host, look, submit
 from gpuqueue.cli.autostart import autostart
 from gpuqueue.cli.cards import cards
 from gpuqueue.cli.drain import drain, undrain
@@ -93,6 +93,8 @@ app.command()(look.logs)
 app.command()(look.wait)
 app.command()(look.gpus)
 app.command()(cards)
+app.command()(glance.ps)
+app.command()(glance.top)
 app.command()(change.cancel)
 app.command()(change.retry)
 app.command(context_settings={"ignore_unknown_options": True})(change.priority)

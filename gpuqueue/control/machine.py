@@ -165,6 +165,7 @@ def policy_of(settings: Settings, gpus: Sequence[Gpu], *, silent: bool = False) 
         settings.backfill,
         frozenset(uuid for index, uuid in by_index.items() if silent or index in settings.drained),
         settings.fair_share,
+        settings.starvation_guard,
     )
 
 
