@@ -79,6 +79,7 @@ static void begin(void) {
 }
 
 #include "fake_mps.h"
+#include "fake_launch.h"
 
 static int take(int device, u64 bytes) {
     if (!mps_takes(bytes)) return OOM;
@@ -463,6 +464,7 @@ int cuMemAllocFromPoolAsync_ptsz(u64 *p, size_t n, struct pool *o, struct stream
     return cuMemAllocFromPoolAsync(p, n, o, s);
 }
 int cuCtxSynchronize(void) {
+    launch_wait();
     for (int at = 0; at < DEVICES; at++) shrink(&pools[at], pools[at].threshold);
     return 0;
 }

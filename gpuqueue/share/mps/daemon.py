@@ -32,7 +32,7 @@ from gpuqueue.share.mps import book
 from gpuqueue.share.mps.control import PIPE, Session, readable
 from gpuqueue.share.mps.place import Place
 
-__all__ = ["end_if_idle", "ensure", "running", "users"]
+__all__ = ["end_if_idle", "ensure", "kill", "running", "users"]
 
 log = logging.getLogger("gpuqueue")
 
@@ -113,7 +113,7 @@ def ensure(session: Session) -> bool:
             f"ended (pid {', '.join(map(str, held[:5]))}{' and others' if len(held) > 5 else ''})."
         )
     log.warning("%s; nothing uses it, so it is replaced", wrong)
-    _kill(session)
+    kill(session)
     _start(session)
     return True
 
@@ -139,7 +139,7 @@ def _start(session: Session) -> None:
                 return
             wrong = f"It answers, and {place.pipe / _PID_FILE} does not name it."
         time.sleep(_PAUSE)
-    _kill(session)
+    kill(session)
     said = readable(place.log / "control.log")
     raise MpsSilent(
         f"An MPS daemon was started for {place.gpu} and was not there within "
@@ -164,7 +164,7 @@ def _family(place: Place) -> list[ProcessId]:
     return list(filter(None, map(identify, sorted(found))))
 
 
-def _kill(session: Session) -> None:
+def kill(session: Session) -> None:
     """End a daemon that cannot be asked to, and its server."""
     family = _family(session.place)
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -204,5 +204,5 @@ def end_if_idle(session: Session) -> bool:
     if _wait(lambda: not any(map(alive, family)), session.limits.end):
         _clear(place)
     else:
-        _kill(session)
+        kill(session)
     return True
