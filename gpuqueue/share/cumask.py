@@ -140,7 +140,8 @@ class CuMask:
         return {MASK: ";".join(masks), VISIBLE: ",".join(bound.compute)}
 
     def _take(self, job: Path, gpu: str, compute: int, units: Units) -> list[int]:
-        taken = self._taken(gpu)
+        path = self._folder / f"units-{hashlib.sha256(gpu.encode()).hexdigest()[:12]}.json"
+        taken = self._taken(path)
         taken.pop(str(job), None)
         busy = {step for steps in taken.values() for step in steps}
         wanted = max(1, compute * units.steps // WHOLE)
@@ -151,21 +152,18 @@ class CuMask:
                 f"{len(free) * units.step} have no other job."
             )
         taken[str(job)] = free[:wanted]
-        self._note(gpu, taken)
+        self._note(path, taken)
         return free[:wanted]
 
-    def _path(self, gpu: str) -> Path:
-        return self._folder / f"units-{hashlib.sha256(gpu.encode()).hexdigest()[:12]}.json"
-
-    def _taken(self, gpu: str) -> dict[str, list[int]]:
-        value = read_json(self._path(gpu))
+    def _taken(self, path: Path) -> dict[str, list[int]]:
+        value = read_json(path)
         if not isinstance(value, dict) or value.get("boot") != boot_id():
             return {}
         return {job: steps for job, steps in value["jobs"].items() if Path(job).is_dir()}
 
-    def _note(self, gpu: str, taken: Mapping[str, list[int]]) -> None:
+    def _note(self, path: Path, taken: Mapping[str, list[int]]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_json(self._path(gpu), {"boot": boot_id(), "jobs": dict(taken)}, flush=False)
+        write_json(path, {"boot": boot_id(), "jobs": dict(taken)}, flush=False)
 
     def apply(self, bound: Bound, process: ProcessId) -> None:
         """Nothing: the environment does it."""
@@ -184,7 +182,7 @@ class CuMask:
 
     def release(self, bound: Bound) -> None:
         """Its units are anybody's."""
-        for gpu in bound.compute:
-            taken = self._taken(gpu)
+        for path in self._folder.glob("units-*.json"):
+            taken = self._taken(path)
             if taken.pop(str(bound.folder), None) is not None:
-                self._note(gpu, taken)
+                self._note(path, taken)

@@ -13,19 +13,22 @@ from pathlib import Path
 
 from gpuqueue.errors import MpsError
 from gpuqueue.model import ProcessId
-from gpuqueue.run.files import read_json
+from gpuqueue.run.files import MPS, read_json
 from gpuqueue.run.process import identify
 from gpuqueue.share.mps.clients import Ended, end
 from gpuqueue.share.mps.control import Control, Limits
-from gpuqueue.share.mps.mechanism import NOTE
 from gpuqueue.share.mps.place import Place
 
 __all__ = ["end_job", "is_under_mps", "main"]
 
 
+_HASTY = Limits(answer=3.0, lock=5.0)
+"""Whoever waits for the program does so for less than these together and a client's."""
+
+
 def is_under_mps(folder: Path) -> bool:
     """Whether this start of a job was put under MPS."""
-    return (folder / NOTE).exists()
+    return (folder / MPS).exists()
 
 
 def end_job(
@@ -38,7 +41,7 @@ def end_job(
     MpsError
         It is not, so whoever asks ends them in the usual way.
     """
-    note = read_json(folder / NOTE)
+    note = read_json(folder / MPS)
     if not isinstance(note, dict):
         raise MpsError(f"{folder} is not under MPS.")
     place = Place(note["gpu"], Path(note["pipe"]).parent)
@@ -48,7 +51,8 @@ def end_job(
 def main(words: Sequence[str]) -> int:
     """The program."""
     found = [process for word in words[1:] if (process := identify(int(word))) is not None]
-    said = [ended.sentence for ended in end_job(Path(words[0]), found) if ended.sentence]
+    ended = end_job(Path(words[0]), found, _HASTY)
+    said = [one.sentence for one in ended if one.sentence]
     for sentence in said:
         print(sentence)
     return 1 if said else 0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpuqueue.errors import MpsError
 from gpuqueue.model import ProcessId
-from gpuqueue.run.files import read_json, write_json
+from gpuqueue.run.files import MPS, read_json, write_json
 from gpuqueue.run.process import environment_of
 from gpuqueue.share.mechanism import Bound, Effect, Probe, Standing, Subject
 from gpuqueue.share.memcap import LEDGER, ledger_of
@@ -23,12 +23,9 @@ from gpuqueue.share.mps.place import is_ours, place_of
 from gpuqueue.share.mps.variables import NOWHERE, own_percent, percent_of, variables
 from gpuqueue.share.proofs import remembered
 
-__all__ = ["NOTE", "Mps"]
+__all__ = ["Mps"]
 
 log = logging.getLogger("gpuqueue")
-
-NOTE = "mps.json"
-"""In the directory of a start of a job: under which daemon it is."""
 
 _CONTEXT = 1 << 30
 """Bytes that a process may have beyond the memory cap, which does not count its context."""
@@ -168,7 +165,7 @@ class Mps:
             except BaseException:
                 book.strike(control.place, bound.folder)
                 raise
-        write_json(bound.folder / NOTE, {"gpu": gpu, "pipe": str(control.place.pipe)}, flush=False)
+        write_json(bound.folder / MPS, {"gpu": gpu, "pipe": str(control.place.pipe)}, flush=False)
         if is_ours(bound.base.get(PIPE, ""), self._root):
             percent_set = percent  # of the job that has submitted this one
         else:
@@ -243,7 +240,7 @@ class Mps:
 
     def release(self, bound: Bound) -> None:
         """Give no more than the others' shares; end the daemon if nobody is left. Never raises."""
-        note = read_json(bound.folder / NOTE)
+        note = read_json(bound.folder / MPS)
         if not isinstance(note, dict):
             return
         try:
