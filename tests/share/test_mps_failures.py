@@ -212,12 +212,16 @@ def test_a_daemon_without_a_note_is_found_by_its_own_file(stage: Stage):
 
 
 def test_a_daemon_that_never_listens(stage: Stage):
+    (stage.place().log / "control.log").write_text("an earlier one\n")
     stage.behave(late=True)
     with pytest.raises(MpsSilent) as found:
         ask(stage)
-    assert str(found.value).startswith(
+    said = str(found.value)
+    assert said.startswith(
         f"An MPS daemon was started for {ONE} and was not there within 2 s. MPS on {ONE} refused"
     )
+    assert said.endswith(" Its log ends with: it waits")
+    assert (stage.place().log / "control.old").read_text() == "an earlier one\n"
     assert stage.daemons() == []
 
 

@@ -123,6 +123,8 @@ def _start(session: Session) -> None:
     # what an earlier daemon left, of another boot perhaps, only keeps a new one from starting
     shutil.rmtree(place.pipe, ignore_errors=True)
     place.note.unlink(missing_ok=True)
+    for path in place.log.glob("*.log"):  # they would only grow; the last one's is kept
+        path.replace(path.with_suffix(".old"))
     place.pipe.mkdir(mode=0o700)
     session.run("", "-d", limit=session.limits.start)
     deadline = time.monotonic() + session.limits.start
