@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from machines import NOW, G, begun, card, gpu, job, machine, places, policy, run
-from test_properties import snapshots
+from test_properties import requests, snapshots
 
 from gpuqueue.model import WHOLE, Grant, Job, Placement, Preset
 from gpuqueue.plan import Card, Estimate, Snapshot, plan
@@ -188,11 +188,15 @@ def test_no_more_is_promised_than_there_is_whatever_comes(data: st.DataObject) -
     """Arrivals, resizes and ends in any order."""
     there = data.draw(snapshots(parents=False))
     there = replace(there, cards=tuple(replace(one, outside=0) for one in there.cards))
-    now = NOW
+    now, next_id = NOW, 1000
     for _ in range(data.draw(st.integers(1, 12))):
         now += 1
-        step = data.draw(st.sampled_from(["start", "resize", "end"]))
-        if step == "start":
+        step = data.draw(st.sampled_from(["arrive", "start", "resize", "resize", "end"]))
+        if step == "arrive":
+            asked = data.draw(requests()) | {"burst": data.draw(st.booleans())}
+            new_job = job(next_id, **asked)  # type: ignore[arg-type]
+            there, next_id = replace(there, waiting=(*there.waiting, new_job)), next_id + 1
+        elif step == "start":
             starts = plan(there, now).starts
             new = [begun(there, start, now) for start in starts]
             names = {one.id for one in new}
