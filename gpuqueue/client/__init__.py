@@ -135,7 +135,9 @@ def submit(
         (a number, or True for the front), ``after`` (jobs that must succeed first), ``tag``,
         ``key`` (a second submit with the same key returns the first job unless it failed),
         ``restartable``, ``preemptible``, ``resumable`` (``"sigterm"``: on SIGTERM it saves its
-        state and exits with 0), ``wait`` (False: refuse rather than queue).
+        state and exits with 0), ``require`` (``"compute=hard,memory=hard"``, or one of them:
+        refused where its share would not be capped), ``burst`` (it may use idle compute beyond
+        its share), ``wait`` (False: refuse rather than queue).
 
     Raises
     ------

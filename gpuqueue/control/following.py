@@ -115,6 +115,7 @@ class Follower:
     def end(self, turn: Turn, job: Job, outcome: Outcome) -> None:
         """Record that an attempt is over: the job has ended, or waits again."""
         turn.leave(job)
+        self._starter.release(turn, job)
         self._starter.forget(job)
         self._evictor.forget(job)
         folder = self._home.attempt(job.id, job.attempt)
@@ -126,7 +127,7 @@ class Follower:
             again = turn.move(
                 job, "requeued", state=JobState.QUEUED, placement=None, process=None,
                 started=None, expected=None, latest=None, asked="", peak=peak,
-                frozen=0.0, frozen_at=None,
+                frozen=0.0, frozen_at=None, request=job.wants, resized=None, hold=None,
                 position=in_front(turn.jobs, job) if front else job.position,
                 **({"reason": outcome.reason} | more),
             )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from gpuqueue.model import Grant, Job, Placement
+from gpuqueue.model import Grant, Job, JobState, Placement
 from gpuqueue.store.connection import Connection
 
 __all__ = ["Placements"]
@@ -16,10 +16,21 @@ class Placements(Connection):
     def occupy(self, db: sqlite3.Connection, job: Job, placement: Placement, at: float) -> None:
         """Open the usage records of an attempt, within the caller's transaction."""
         db.executemany(
-            "INSERT INTO placements (job, attempt, gpu, compute, memory, whole, slots, since) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO placements "
+            "(job, attempt, gpu, compute, memory, whole, slots, since, frozen) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [
-                (job.id, job.attempt, g.gpu, g.compute, g.memory, g.whole, placement.slots, at)
+                (
+                    job.id,
+                    job.attempt,
+                    g.gpu,
+                    g.compute,
+                    g.memory,
+                    g.whole,
+                    placement.slots,
+                    at,
+                    job.state is JobState.FROZEN,
+                )
                 for g in placement.grants
             ],
         )
