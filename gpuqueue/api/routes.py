@@ -76,6 +76,7 @@ def _routes() -> tuple[Route, ...]:
         Route("GET", "/queue", "read", looking.queue),
         Route("GET", "/timeline", "read", looking.timeline),
         Route("GET", "/gpus", "read", looking.gpus),
+        Route("GET", "/usage", "read", looking.usage),
         Route("GET", "/jobs", "read", looking.jobs),
         Route("POST", "/jobs", "execute", changing.submit),
         Route("GET", "/jobs/{id}", "read", looking.job),

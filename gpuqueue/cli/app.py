@@ -13,6 +13,7 @@ from gpuqueue.cli import change, free, glance, host, look, submit
 from gpuqueue.cli.autostart import autostart
 from gpuqueue.cli.drain import drain, undrain
 from gpuqueue.cli.simulate import simulate
+from gpuqueue.cli.usage import usage
 from gpuqueue.cli.words import tell
 from gpuqueue.errors import GpuqueueError, InvalidRequest, NotYours
 
@@ -91,6 +92,7 @@ app.command()(look.show)
 app.command()(look.logs)
 app.command()(look.wait)
 app.command()(look.gpus)
+app.command()(usage)
 app.command()(glance.ps)
 app.command()(glance.top)
 app.command()(change.cancel)

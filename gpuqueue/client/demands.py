@@ -10,6 +10,7 @@ from gpuqueue.control.machine import managed_gpus, policy_of
 from gpuqueue.errors import DoesNotFit
 from gpuqueue.model import Request
 from gpuqueue.plan import need_of
+from gpuqueue.settings import may_autostart
 from gpuqueue.share import Standing, Subject, refusal
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ def check_demands(client: LocalClient, request: Request) -> None:
 
 def _known(client: LocalClient) -> Any:
     """What a controller that runs has found out; None if none has in time."""
-    if not client.wake("hold"):
-        return None
+    if not client.wake("hold") and not may_autostart(client.settings):
+        return None  # none runs, and none comes
     deadline = time.monotonic() + _PATIENCE
     with client.watch() as watch:
         while time.monotonic() < deadline:

@@ -26,6 +26,7 @@ from gpuqueue.control.launch import Launcher
 from gpuqueue.control.machine import snapshot_of, usage_of
 from gpuqueue.control.resizing import Resizer
 from gpuqueue.control.sight import TICK, Sight
+from gpuqueue.control.signs import Signs
 from gpuqueue.control.starting import Starter
 from gpuqueue.control.teacher import Teacher
 from gpuqueue.control.turn import Turn
@@ -79,9 +80,10 @@ class Controller:
             launcher=self.launcher, recorder=self.recorder, holder=self.holder,
         )  # fmt: skip
         self._teacher = Teacher()
+        self.signs = Signs(home, self.clock.now())
         self.follower = Follower(
             home, self.store, self.settings, self.sight,
-            starter=self.starter, evictor=self.evictor, teacher=self._teacher,
+            starter=self.starter, evictor=self.evictor, teacher=self._teacher, signs=self.signs,
         )  # fmt: skip
         self.freer = Freer(home, self.evictor, self.starter.take_back, self.follower.end)
         self.resizer = Resizer(home, self.settings, self.sight, self.holder)
@@ -181,7 +183,11 @@ class Controller:
             changed |= self.freer.watch(turn, self.sight.machine, self.settings.current)
         if changed or (tick and self._waits(turn)):
             self._decide(turn)
+        for job in turn.left:
+            self.starter.release(turn, job)
         turn.commit(self.store)
+        if tick:
+            self.signs.beat(turn.now)
         self.mode = turn.mode
         self._jobs = {key: job for key, job in turn.jobs.items() if job.state not in TERMINAL}
         if self._jobs:

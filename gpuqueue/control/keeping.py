@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpuqueue.control.holding import FACT, Holder, Told
-from gpuqueue.control.machine import Machine
+from gpuqueue.control.machine import CARDS, Machine
 from gpuqueue.control.outcome import Outcome
 from gpuqueue.control.resizing import Resizer
 from gpuqueue.control.starting import Starter
 from gpuqueue.control.turn import Turn
-from gpuqueue.model import Job, JobState
+from gpuqueue.model import Gpu, Job, JobState
 from gpuqueue.paths import Home
 from gpuqueue.store import Store
 
@@ -50,6 +50,7 @@ class Keeper:
         self._resizer = resizer
         self._end = end
         self._seen: dict[int, frozenset[int]] = {}
+        self._cards: tuple[Gpu, ...] = ()
 
     def sweep(self) -> None:
         """Let go of what held jobs that ended as no lead was there to do it, or one was killed."""
@@ -79,6 +80,9 @@ class Keeper:
         self._holder.know(machine.gpus)
         if (fact := self._holder.fact()) is not None:
             self._store.set_fact(FACT, fact)
+        if machine.gpus != self._cards:
+            self._cards = machine.gpus
+            self._note_cards()
         users = machine.users or {}
         for job_id, pids in users.items():
             job = turn.jobs.get(job_id)
@@ -88,6 +92,18 @@ class Keeper:
                 self._seen[job_id] = pids
                 self._holder.verify(job, self._home.attempt(job.id, job.attempt), pids)
         self._seen = {job_id: pids for job_id, pids in self._seen.items() if job_id in users}
+
+    def _note_cards(self) -> None:
+        """Keep what is known of every GPU that was ever here, for the usage books."""
+        known = self._store.fact(CARDS) or {}
+        told = {
+            gpu.uuid: {
+                "index": gpu.index, "name": gpu.name, "vendor": gpu.vendor, "memory": gpu.memory
+            }
+            for gpu in self._cards
+        }  # fmt: skip
+        if any(known.get(uuid) != card for uuid, card in told.items()):
+            self._store.set_fact(CARDS, known | told)
 
     def _doubt(self, turn: Turn, told: Told) -> None:
         job = turn.jobs.get(told.job)

@@ -24,6 +24,7 @@ from gpuqueue.store import Store, gpu_from, plain, reading_from
 from gpuqueue.units import format_bytes
 
 __all__ = [
+    "CARDS",
     "FACT",
     "Machine",
     "machine_of",
@@ -35,6 +36,8 @@ __all__ = [
 ]
 
 FACT = "machine"
+CARDS = "cards"
+"""Name of the fact: what is known of the GPUs that are or were here, by UUID."""
 _DAY = 86_400.0
 
 

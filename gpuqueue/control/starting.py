@@ -12,7 +12,7 @@ from gpuqueue.control.launch import Launcher
 from gpuqueue.control.outcome import Outcome, void
 from gpuqueue.control.sight import Sight
 from gpuqueue.control.turn import Turn
-from gpuqueue.model import Job, JobKind, JobState, Placement
+from gpuqueue.model import Hold, Job, JobKind, JobState, Placement
 from gpuqueue.paths import Home
 from gpuqueue.record.recorder import Recorder
 from gpuqueue.run.files import SPEC, read_json, write_json
@@ -102,8 +102,8 @@ class Starter:
             or (job.state, job.attempt) != (JobState.STARTING, told.key)
             or self._preparing.pop(told.job, None) != told.key
         ):
-            folder = self._home.attempt(told.job, told.key)
-            self.holder.release(hold_of(job, told.value) if job and told.value else None, folder)
+            made = Hold(by=told.value.by) if told.value else None
+            self.holder.release(made, self._home.attempt(told.job, told.key))
             return None
         outcome = told.value or replace(nothing(), missing={"all": told.error})
         hold = hold_of(job, outcome)

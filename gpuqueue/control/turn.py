@@ -43,7 +43,7 @@ class Turn:
     notes: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
     _modes: list[tuple[Mode, dict[str, Any]]] = field(default_factory=list)
     _entered: list[Job] = field(default_factory=list)
-    _left: list[Job] = field(default_factory=list)
+    _left: list[tuple[Job, float]] = field(default_factory=list)
 
     def move(
         self, job: Job, event: str, *, about: Mapping[str, Any] | None = None, **changes: Any
@@ -99,9 +99,14 @@ class Turn:
         """A job takes its placement."""
         self._entered.append(job)
 
-    def leave(self, job: Job) -> None:
-        """A job gives its placement back."""
-        self._left.append(job)
+    def leave(self, job: Job, at: float | None = None) -> None:
+        """A job gives its placement back; ``at`` is until when it had it, if not until now."""
+        self._left.append((job, self.now if at is None else at))
+
+    @property
+    def left(self) -> tuple[Job, ...]:
+        """Jobs that give their placement back, as they were then."""
+        return tuple(job for job, _ in self._left)
 
     def commit(self, store: Store) -> None:
         """Record all of it."""
@@ -119,8 +124,8 @@ class Turn:
             for job_id, kind, data in self.notes:
                 store.record(db, self.now, job_id, kind, data)
             self._split(store, db)
-            for job in self._left:
-                store.vacate(db, job, self.now)
+            for job, at in self._left:
+                store.vacate(db, job, at)
             for job in self._entered:
                 if job.placement is not None:
                     store.occupy(db, job, job.placement, self.now)
@@ -132,7 +137,7 @@ class Turn:
         first: dict[int, Job] = {}
         for before, after, *_ in self.moves:
             first.setdefault(after.id, before)
-        for job in (*self._left, *self._entered):
+        for job in (*self.left, *self._entered):
             first.pop(job.id, None)
         for job_id, before in first.items():
             after = self.jobs[job_id]

@@ -309,3 +309,16 @@ def test_terminals_that_know_no_unicode_are_no_error():
     with contextlib.suppress(UnicodeDecodeError):
         assert "gr" in ok("jobs", env=env)
     assert data("jobs")["jobs"][0]["tag"] == "größe – ü"
+
+
+def test_usage_is_told_by_whatever_is_asked(client):
+    number = queued("--share", "0.25", "--mem", "6G", "--tag", "mine", "sleep", "60")
+    until(lambda: client.job(number).state is JobState.RUNNING)
+    head, row = ok("usage", "--by", "tag").splitlines()
+    assert head.split() == ["TAG", "GPU-H", "GIB-H", "HELD-H", "JOBS"]
+    assert row.split()[0] == "mine"
+    told = json.loads(ok("usage", "--since", "all", "--by", "job", "--json"))
+    assert [(row["job"], row["name"], row["jobs"]) for row in told["rows"]] == [(number, "mine", 1)]
+    assert 0 < told["rows"][0]["gpu_hours"] < told["rows"][0]["held_hours"]
+    assert "owner, notebook, tag, gpu, vendor, job" in refused("usage", "--by", "colour")
+    assert "since" in refused("usage", "--since", "yesterday")

@@ -54,6 +54,20 @@ def test_a_job_gets_another_size_as_it_runs(rest: Rest) -> None:
     assert rest.post("/jobs/99/resize", {"share": 1}).status == 404
 
 
+def test_usage_by_owner_and_other_keys(rest: Rest) -> None:
+    job = rest.submit("sleep 60", options={"share": 0.5, "tag": "mine"})["id"]
+    rest.until_state(job, "running")
+    answer = rest.get("/usage", since="1h", by="tag")
+    assert answer.status == 200
+    (row,) = answer.json["rows"]
+    assert (row["tag"], row["jobs"]) == ("mine", 1)
+    assert row["gpu_hours"] == pytest.approx(row["held_hours"] / 2)
+    assert rest.get("/usage").json["by"] == "owner"
+    assert rest.get("/usage", by="colour").json["field"] == "by"
+    assert rest.get("/usage", since="soon").json["field"] == "since"
+    assert rest.get("/usage", of="me").status == 400
+
+
 def test_status_lists_no_more_than_asked_but_counts_all(rest: Rest) -> None:
     jobs = [rest.submit("sleep 60", options={"preset": "exclusive"}) for _ in range(5)]
     rest.until_state(jobs[0]["id"], "running")

@@ -119,8 +119,9 @@ def test_in_the_background(book: Notebook, client: LocalClient, tmp_path: Path) 
         ("%%gpu --one --sh", ["--share"]),
         ("%%gpu --preset e", ["exclusive"]),
         ("%%gpu --mem ", []),
-        ("%gpu submit --b", []),
-        ("%%gpu --b", ["--bg"]),
+        ("%gpu submit --b", ["--burst"]),
+        ("%%gpu --b", ["--bg", "--burst"]),
+        ("%gpu resize 1 --", ["--mem", "--share"]),
         ("print(", []),
     ],
 )
