@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclass, fieldes import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
