@@ -42,6 +42,11 @@ class MemoryCap:
         self._base = base
         self._library: Path | None = None
 
+    @property
+    def library(self) -> Path | None:
+        """The library, once it was seen to work; for a process that is there before its job."""
+        return self._library
+
     def probe(self) -> Probe:
         """Build the library if need be, and see a program refused what is over its cap."""
         try:
