@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -57,7 +57,7 @@ class Machine:
     used: Mapping[int, Mapping[str, int]] | None = None
     problem: str = ""
     silent: bool = False
-    users: Mapping[int, frozenset[int]] | None = None
+    users: Mapping[int, frozenset[int]] | None = field(default=None, compare=False)
 
     def as_fact(self) -> dict[str, Any]:
         """JSON form, for the store."""
