@@ -69,7 +69,7 @@ def ladder_for(gpus: Sequence[Gpu], folder: Path, base: Mapping[str, str] | None
     advice = FrameworkSettings()
     nvidia = [gpu.uuid for gpu in gpus if gpu.vendor == "nvidia" and not gpu.fake]
     if nvidia:
-        # MPS leaves room for what the memory cap does not count, so it has to know of it
+        # MPS limits memory only where the memory cap does not, so it has to know of it
         return Ladder([MemoryCap(folder, nvidia[0], base), Mps(nvidia, folder, base), advice])
     amd = any(gpu.vendor == "amd" for gpu in gpus)
     return Ladder([CuMask(folder), advice] if amd else [advice])
