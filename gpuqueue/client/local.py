@@ -30,9 +30,9 @@ from gpuqueue.control.machine import (
     usage_of,
 )
 from gpuqueue.errors import DoesNotFit, GpuqueueError, NoSpace, NotAllowedNow
-from gpuqueue.model import TERMINAL, Intent, IntentKind, Job, JobState, Origin
+from gpuqueue.model import TERMINAL, Intent, IntentKind, Job, JobKind, JobState, Origin
 from gpuqueue.paths import Home, find_home
-from gpuqueue.plan import Plan, Wait, never_fits, plan
+from gpuqueue.plan import Plan, Wait, never_fits, plan, refusal
 from gpuqueue.run.files import LOG, SPEC, read_json, sync_folder
 from gpuqueue.settings import SettingsFile, may_autostart
 from gpuqueue.store import RESCUE, Draft, Store
@@ -112,8 +112,8 @@ class LocalClient:
             The disk is full. Nothing was queued.
         """
         machine = machine_of(self.store, self.settings)
-        for _, options in work:
-            self._check_fit(options, machine)
+        for payload, options in work:
+            self._check_fit(payload.kind, options, machine)
         where = _shown_origin(origin or origin_here())
         who = _shown(owner or _user())
         specs = [json.dumps(payload.spec()) for payload, _ in work]
@@ -152,7 +152,7 @@ class LocalClient:
                 large.note(str(self.home.job(job.id) / name))
         return jobs
 
-    def _check_fit(self, options: Options, machine: Machine) -> None:
+    def _check_fit(self, kind: JobKind, options: Options, machine: Machine) -> None:
         settings = self.settings
         gpus = managed_gpus(settings, machine.gpus)
         policy = policy_of(settings, machine.gpus)
@@ -161,7 +161,7 @@ class LocalClient:
             raise DoesNotFit("request", f"{sentence}{why}")
         if not options.wait:
             trial = Job(
-                id=2**62, kind="script", state=JobState.QUEUED, request=options.request,  # type: ignore[arg-type]
+                id=2**62, kind=kind, state=JobState.QUEUED, request=options.request,
                 tag="", owner="", command="", cwd="", origin=Origin(), submitted=0, position=2**62,
             )  # fmt: skip
             jobs = [*self.store.live(), trial]
@@ -171,6 +171,8 @@ class LocalClient:
             mode = self.store.mode()
             decision = plan(snapshot_of(jobs, parents, machine, settings, usage, mode=mode), now)
             if all(start.job != trial.id for start in decision.starts):
+                if kind is JobKind.KERNEL:
+                    raise DoesNotFit("wait", refusal(decision, trial))
                 wait = decision.waits.get(trial.id)
                 why = wait.sentence if wait else "the machine is busy"
                 raise DoesNotFit("wait", f"cannot start now: {why}")

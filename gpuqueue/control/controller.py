@@ -20,6 +20,7 @@ from gpuqueue.control.following import Follower
 from gpuqueue.control.freeing import WISHES, Freer
 from gpuqueue.control.herald import Herald
 from gpuqueue.control.intents import carry_out, with_children
+from gpuqueue.control.kernels import refuse_kernels
 from gpuqueue.control.launch import Launcher
 from gpuqueue.control.machine import snapshot_of, usage_of
 from gpuqueue.control.sight import TICK, Sight
@@ -27,7 +28,7 @@ from gpuqueue.control.starting import Starter
 from gpuqueue.control.teacher import Teacher
 from gpuqueue.control.turn import Turn
 from gpuqueue.errors import GpuqueueError, StateRebuilt, StateVersionError
-from gpuqueue.model import ACTIVE, TERMINAL, Job, JobState
+from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState
 from gpuqueue.paths import Home
 from gpuqueue.plan import plan
 from gpuqueue.record.facts import EVENT
@@ -286,4 +287,7 @@ class Controller:
             self.starter.start(turn, turn.jobs[start.job], start.placement)
         for stop in decision.evictions:
             why = f"makes room for job {stop.for_job}"
-            self.evictor.evict(turn, turn.jobs[stop.job], EVICT, why, settings.save_time)
+            if turn.jobs[stop.for_job].kind is not JobKind.KERNEL:  # it does not wait for that
+                self.evictor.evict(turn, turn.jobs[stop.job], EVICT, why, settings.save_time)
+        if refuse_kernels(turn, decision):
+            self._decide(turn)

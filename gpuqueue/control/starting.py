@@ -6,6 +6,7 @@ import json
 import time
 
 from gpuqueue.control.evicting import resumes
+from gpuqueue.control.kernels import give_grant
 from gpuqueue.control.launch import Launcher
 from gpuqueue.control.outcome import void
 from gpuqueue.control.sight import Sight
@@ -74,8 +75,11 @@ class Starter:
     def _launch(self, job: Job) -> None:
         """Order a runner. Only after the start is on record, so that none is started twice."""
         settings = self._settings.current
-        order = self._order(job, settings)
         self._ordered[job.id] = time.monotonic()
+        if job.kind is JobKind.KERNEL:
+            give_grant(self._home.attempt(job.id, job.attempt), job, self._environment(job))
+            return
+        order = self._order(job, settings)
         spec = None
         if job.kind is JobKind.SCRIPT:
             order["spec"] = spec = self._store.spec(job.id)
