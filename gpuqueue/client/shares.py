@@ -20,7 +20,15 @@ from gpuqueue.client.request import Options
 from gpuqueue.errors import DoesNotFit, InvalidRequest, NoShare
 from gpuqueue.model import TERMINAL, IntentKind, Job, JobKind, JobState, Origin, ProcessId, Request
 from gpuqueue.run.files import VOID, take_claim
-from gpuqueue.run.kernelshare import keep_lock, mark, name_kernel, read_grant, release, with_share
+from gpuqueue.run.kernelshare import (
+    keep_for_restart,
+    keep_lock,
+    mark,
+    name_kernel,
+    read_grant,
+    release,
+    with_share,
+)
 from gpuqueue.run.process import identify
 from gpuqueue.run.wake import ring
 from gpuqueue.settings import Settings
@@ -189,6 +197,10 @@ class Lease:
         if grant is None:
             raise NoShare(f"what was granted as job {self.job} is gone; start the kernel again")
         return with_share(env, grant["env"], mark(self.job, self.folder))
+
+    def hold_on(self) -> None:
+        """Say that the kernel is about to start again, however long that takes."""
+        keep_for_restart(self.folder)
 
     def name(self, kernel: ProcessId) -> None:
         """Say which process the kernel is now, and have the controller look."""

@@ -23,6 +23,7 @@ from gpuqueue.run.files import TORN, VOID, read_claim
 from gpuqueue.run.kernelshare import (
     is_busy,
     is_released,
+    is_restarting,
     lives,
     own_share,
     read_grant,
@@ -183,7 +184,7 @@ class KernelFollower:
             return self._over(turn, job, outcome)
         owner = read_claim(folder)
         revivable = owner is not None and owner != job.process and lives(folder, owner)
-        if revivable and self._waited(job, "revival") <= _REVIVAL:
+        if revivable and (is_restarting(folder) or self._waited(job, "revival") <= _REVIVAL):
             return False
         return self._over(turn, job, _failed("its kernel died" if revivable else _ABANDONED))
 

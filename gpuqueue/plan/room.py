@@ -95,9 +95,10 @@ def _left_words(space: Space) -> str:
 
 def _way_out(board: Board, jobs: dict[int, Job]) -> str:
     kinds = {jobs[number].kind for space in board.spaces for number in space.parts}
+    # no per cent sign: what a server puts into its answer for a dialog, it doubles
     if JobKind.KERNEL in kinds:
         return (
-            "Shut one of these notebooks down (or run %gpu release in it), or ask for less; "
-            "%%gpu queues a cell without a share."
+            "Shut one of these notebooks down, or release its share in it, or ask for less. Cells "
+            "can be queued without a share."
         )
-    return "Ask for less, or try again when a job has ended; %%gpu queues a cell without a share."
+    return "Ask for less, or try again when a job has ended. Cells can be queued without a share."

@@ -9,6 +9,7 @@ for a job, and then speaks through the files of that job's attempt:
 ``log``          locked by the owner for as long as it lives; nothing is written to it
 ``kernel.json``  by the owner: the kernel's process, named anew after each restart
 ``busy``         by the kernel: one byte, ``1`` while a cell runs, else ``0``
+``restarting``   by the owner: the kernel has gone, and is about to start again
 ``released``     by the owner: nobody needs the share any more
 ===============  ==============================================================================
 
@@ -36,6 +37,8 @@ __all__ = [
     "has_grant",
     "is_busy",
     "is_released",
+    "is_restarting",
+    "keep_for_restart",
     "keep_lock",
     "lives",
     "mark",
@@ -56,6 +59,7 @@ BUSY = "busy"
 _GRANT = "grant.json"
 _KERNEL = "kernel.json"
 _RELEASED = "released"
+_RESTARTING = "restarting"
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -88,6 +92,19 @@ def name_kernel(folder: str | os.PathLike[str], process: ProcessId) -> None:
     """Say which process the kernel is now."""
     me = {"pid": process.pid, "start": process.start, "boot": process.boot}
     write_json(os.path.join(folder, _KERNEL), me, flush=False)
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(folder, _RESTARTING))
+
+
+def keep_for_restart(folder: str | os.PathLike[str]) -> None:
+    """Say that the kernel is about to start again: until it is named, or released."""
+    with contextlib.suppress(OSError):
+        write_json(os.path.join(folder, _RESTARTING), {"at": time.time()}, flush=False)
+
+
+def is_restarting(folder: str | os.PathLike[str]) -> bool:
+    """Whether the owner is about to start the kernel again."""
+    return os.path.exists(os.path.join(folder, _RESTARTING))
 
 
 def read_kernel(folder: str | os.PathLike[str]) -> ProcessId | None:
