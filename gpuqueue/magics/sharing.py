@@ -1,4 +1,4 @@
-"""The notebook's own share of a GPU: ``%gpu share``, ``attach`` and ``release``"""
+"""The notebook's own share of a GPU: ``%gpu share``, ``attach`` and ``release``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def own_share_line() -> str:
 
 
 def share_line(_: Any, words: list[str]) -> None:
-    """``%gpu share``: show it; ``%gpu share 0.5 20G``: change it; ``%gpu share none``: forget it."""
+    """``%gpu share``: show it; with ``0.5 20G``, change it; with ``none``, forget it."""
     client, path = default_client(), notebook_path()
     if not words:
         print(own_share_line() or f"{_NONE}; %gpu attach gets one")
