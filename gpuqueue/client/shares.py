@@ -17,10 +17,12 @@ from typing import Any
 from gpuqueue.client.local import LocalClient
 from gpuqueue.client.payload import Payload
 from gpuqueue.client.request import Options
+from gpuqueue.client.watch import Watch
 from gpuqueue.errors import DoesNotFit, InvalidRequest, NoShare
 from gpuqueue.model import TERMINAL, IntentKind, Job, JobKind, JobState, Origin, ProcessId, Request
 from gpuqueue.run.files import VOID, take_claim
 from gpuqueue.run.kernelshare import (
+    is_released,
     keep_for_restart,
     keep_lock,
     mark,
@@ -242,16 +244,11 @@ def acquire(
         There is no room now, or there can be none: in plain sentences.
     """
     settings = client.settings
-    request = kernel_request(wish, settings)
-    payload = _payload(path, tag)
+    work = (_payload(path, tag), Options(kernel_request(wish, settings), wait=False))
+    deadline = time.monotonic() + settings.kernel_wait
     try:
         with client.watch() as watch:
-            (job,) = client.submit(
-                [(payload, Options(request, wait=False))],
-                origin=Origin("notebook", path, session),
-                flush=False,
-            )
-            deadline = time.monotonic() + settings.kernel_wait
+            job = _submit(client, work, Origin("notebook", path, session), watch, deadline)
             while True:
                 lease = _granted(client, job.id, wish)
                 if lease is not None:
@@ -266,6 +263,32 @@ def acquire(
     raise NoShare(
         f"No controller has answered within {settings.kernel_wait:g} s, so this kernel gets no "
         "share of a GPU and was not started. `jupyter gpuqueue doctor` says what is wrong."
+    )
+
+
+def _submit(
+    client: LocalClient,
+    work: tuple[Payload, Options],
+    origin: Origin,
+    watch: Watch,
+    deadline: float,
+) -> Job:
+    """Ask for the share; where another kernel is about to leave, once more when it has."""
+    while True:
+        try:
+            return client.submit([work], origin=origin, flush=False)[0]
+        except DoesNotFit:
+            if time.monotonic() > deadline or not _some_leave(client):
+                raise
+            client.wake("intent")
+            watch.wait(_LOOK / 5)
+
+
+def _some_leave(client: LocalClient) -> bool:
+    """Whether the controller has yet to take in that some kernel has ended."""
+    return any(
+        job.kind is JobKind.KERNEL and is_released(client.home.attempt(job.id, job.attempt))
+        for job in client.store.live()
     )
 
 
