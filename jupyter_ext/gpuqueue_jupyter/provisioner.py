@@ -128,13 +128,14 @@ class GpuqueueProvisioner(LocalProvisioner):
             # else the server that has it in its list cannot be stopped while another kernel lives
             pending.pop(self.kernel_id, None)
         if self._begun:
-            self._restart_no_more()
+            self._tell_of_death()
 
-    def _restart_no_more(self) -> None:
-        """A kernel that cannot start again is dead; it would be tried every three seconds."""
+    def _tell_of_death(self) -> None:
+        """A kernel that could not start again is dead; nobody else would notice.
+
+        What restarts kernels has stopped looking after this one for as long as it restarts it.
+        """
         restarter: Any = getattr(self.parent, "_restarter", None)
-        if getattr(restarter, "_pcallback", None) is None:
-            return  # a person has asked for the restart, and is told
         with contextlib.suppress(AttributeError):
             restarter.stop()
             restarter._fire_callbacks("dead")  # noqa: SLF001 - what it does itself in the end
