@@ -19,7 +19,6 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from traitlets import Any as AnyValue
 
 from gpuqueue.errors import InvalidRequest
-from gpuqueue_jupyter.provisioning import NAME
 
 if TYPE_CHECKING:
     from gpuqueue.client.shares import Lease
@@ -38,6 +37,12 @@ class GpuqueueProvisioner(LocalProvisioner):
     _late: str = ""
     _told_of_death = False
     _begun = False
+
+    def __init__(self, **words: Any) -> None:
+        # what is unknown traitlets takes with a warning, and will refuse without naming it
+        known = {name: value for name, value in words.items() if self.has_trait(name)}
+        self._unknown = sorted(set(words) - set(known))
+        super().__init__(**known)
 
     # -- starting ----------------------------------------------------------------------------
 
@@ -102,12 +107,9 @@ class GpuqueueProvisioner(LocalProvisioner):
 
     def _config(self) -> dict[str, Any]:
         """What the kernelspec's provisioner stanza asks for; a typing error is not ignored."""
-        stanza = (self.kernel_spec.metadata or {}).get("kernel_provisioner") or {}
-        config = stanza.get("config") or {}
-        for name in config if stanza.get("provisioner_name") == NAME else ():
-            if name not in _CONFIG:
-                where = f"kernel_provisioner.config.{name}"
-                raise InvalidRequest(where, f"there is no such entry, but {', '.join(_CONFIG)}")
+        for name in self._unknown:
+            where = f"kernel_provisioner.config.{name}"
+            raise InvalidRequest(where, f"there is no such entry, but {', '.join(_CONFIG)}")
         return {name: getattr(self, name) for name in _CONFIG if getattr(self, name) is not None}
 
     def _name(self) -> None:
