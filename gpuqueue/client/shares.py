@@ -319,7 +319,7 @@ def _give_up(client: LocalClient, job_id: int) -> None:
 
 def _sentence(error: DoesNotFit) -> str:
     if error.field == "request":
-        return f"A notebook's kernel {error.problem}. Ask for less."
+        return f"A notebook's kernel {error.problem.replace('; use --cpu', '')}."
     return error.problem
 
 

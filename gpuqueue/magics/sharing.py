@@ -50,7 +50,7 @@ def share_line(_: Any, words: list[str]) -> None:
     machine = client.machine()
     gpus = managed_gpus(client.settings, machine.gpus)
     if why := never_fits(request, gpus, policy_of(client.settings, machine.gpus)):
-        raise NoShare(f"a notebook's kernel {why}")
+        raise NoShare(f"A notebook's kernel {why.replace('; use --cpu', '')}.")
     remember(client, path, wish)
     print(f"noted: with its next start this notebook asks for {asked_words(request)}")
 

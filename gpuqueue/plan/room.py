@@ -36,6 +36,8 @@ def refusal(plan: Plan, job: Job) -> str:
     asked = asked_words(job.request)
     wait = plan.waits.get(job.id)
     lead = f"There is no room now for {asked}"
+    if not plan.snapshot.cards:
+        return f"{lead}: this machine has no GPU that the queue may use."
     if wait is not None and wait.reason in _ELSEWHERE:
         return f"{lead}: {wait.sentence}."
     snapshot = plan.snapshot
@@ -44,8 +46,6 @@ def refusal(plan: Plan, job: Job) -> str:
     for start in plan.starts:
         board.take(jobs[start.job], start.placement, plan.now)
     names = Names(jobs, plan.now)
-    if not board.spaces:
-        return f"{lead}: this machine has no GPU that the queue may use."
     told = [_space_words(space, names) for space in board.spaces]
     sentences = [f"{lead}.", *told]
     if why := _queued_words(wait):

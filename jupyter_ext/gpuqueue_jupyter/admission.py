@@ -24,6 +24,7 @@ from gpuqueue.client.shares import (
     remembered,
     wish_from,
 )
+from gpuqueue.control.machine import managed_gpus
 from gpuqueue.errors import GpuqueueError, InvalidRequest, NoShare
 from gpuqueue.model import TERMINAL, Job
 from gpuqueue.paths import find_home
@@ -98,13 +99,16 @@ class Admission:
     def _prepare(self, client: LocalClient, held: Lease | None, given_up: threading.Event) -> Found:
         settings = client.settings
         wish = self._wish(client)
-        if wish is None and settings.kernel_shares == "all" and self._is_python():
+        rule = settings.kernel_shares
+        if rule != "asked" and not managed_gpus(settings, client.machine().gpus):
+            rule = "asked"  # where there is no GPU, a rule for all kernels is about none of them
+        if wish is None and rule == "all" and self._is_python():
             wish = default_wish(settings)
         if held is not None:
             return self._again(client, held, wish, given_up)
         if wish is not None:
             return _found(self._acquire(client, wish, given_up))
-        if settings.kernel_shares == "late" and self._can_be_late():
+        if rule == "late" and self._can_be_late():
             told = {"late": True}
             return Found(environment=lambda env: with_share(env, _HIDDEN, told), late="late")
         return Found(environment=_plain)

@@ -192,6 +192,42 @@ def test_other_languages_get_one_only_where_they_ask(
     assert [job.placement.grants[0].compute for job in held(client)] == [500]
 
 
+@pytest.mark.parametrize("rule", ["late", "all"])
+def test_without_a_gpu_a_rule_for_all_is_about_none(
+    start: Start, specs: Callable[..., str], client: LocalClient, home: Home, rule: str
+) -> None:
+    home.config.write_text(f'kernel_shares = "{rule}"\ngpus = [7]\n')
+    kernel = start(specs("plain"))
+    assert client.store.jobs() == []
+    assert not {"GPUQUEUE_SHARE", "CUDA_VISIBLE_DEVICES"} & set(of(kernel))
+
+
+def test_late_is_for_kernels_that_have_our_hook(
+    start: Start, specs: Callable[..., str], home: Home, jp_asyncio_loop: asyncio.AbstractEventLoop
+) -> None:
+    home.config.write_text('kernel_shares = "late"\n')
+    assert "CUDA_VISIBLE_DEVICES" not in of(start(specs("other")))
+    kernel = start("python3")
+    env = of(kernel)
+    assert env["CUDA_VISIBLE_DEVICES"] == ""
+    assert own_share(env)["late"] is True
+    talk = kernel.blocking_client()
+    talk.start_channels()
+    until(lambda: _answers(talk), what="the kernel answers")
+    reply = talk.execute("import sys; hooked = 'gpuqueue.magics.late' in sys.modules", reply=True,
+                         user_expressions={"hooked": "hooked"}, timeout=60)  # fmt: skip
+    assert reply["content"]["user_expressions"]["hooked"]["data"]["text/plain"] == "True"
+    talk.stop_channels()
+
+
+def _answers(talk: Any) -> bool:
+    try:
+        talk.wait_for_ready(60)
+    except RuntimeError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize(
     ("metadata", "words"),
     [
