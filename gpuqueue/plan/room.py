@@ -5,8 +5,8 @@ from __future__ import annotations
 from gpuqueue.model import WHOLE, Job, JobKind, Request
 from gpuqueue.plan.board import Board, Space
 from gpuqueue.plan.decide import Plan
-from gpuqueue.plan.types import Wait, WaitReason
-from gpuqueue.plan.wording import Names, listed, strangers
+from gpuqueue.plan.types import WaitReason
+from gpuqueue.plan.wording import Names, strangers
 from gpuqueue.units import format_bytes, format_share
 
 __all__ = ["asked_words", "refusal"]
@@ -29,13 +29,13 @@ def asked_words(request: Request) -> str:
 
 
 def refusal(plan: Plan, job: Job) -> str:
-    """Why a kernel that the plan does not start has no room now, in a few plain sentences.
+    """Why a kernel that the plan does not start has no room now, in short plain lines.
 
-    They name what is left of each GPU, by whom the rest is held, and what to do.
+    They name what is left of each GPU, by whom the rest is held, and what to do. JupyterLab shows
+    them in a dialog that breaks no line by itself.
     """
-    asked = asked_words(job.request)
+    lead = f"There is no room now for {asked_words(job.request)}"
     wait = plan.waits.get(job.id)
-    lead = f"There is no room now for {asked}"
     if not plan.snapshot.cards:
         return f"{lead}: this machine has no GPU that the queue may use."
     if wait is not None and wait.reason in _ELSEWHERE:
@@ -46,34 +46,28 @@ def refusal(plan: Plan, job: Job) -> str:
     for start in plan.starts:
         board.take(jobs[start.job], start.placement, plan.now)
     names = Names(jobs, plan.now)
-    told = [_space_words(space, names) for space in board.spaces]
-    sentences = [f"{lead}.", *told]
-    if why := _queued_words(wait):
-        sentences.append(why)
-    return " ".join([*sentences, _way_out(board, jobs)])
+    lines = [f"{lead}."]
+    for space in board.spaces:
+        lines += _space_lines(space, names)
+    if wait is not None and wait.reason is WaitReason.RESERVATION:
+        lines.append(f"{wait.sentence[0].upper()}{wait.sentence[1:]}.")
+    return "\n".join([*lines, *_way_out(board, jobs)])
 
 
-def _queued_words(wait: Wait | None) -> str:
-    if wait is None or wait.reason is not WaitReason.RESERVATION:
-        return ""
-    return f"{wait.sentence[0].upper()}{wait.sentence[1:]}."
-
-
-def _space_words(space: Space, names: Names) -> str:
+def _space_lines(space: Space, names: Names) -> list[str]:
     where = f"GPU {space.index}"
     if space.drained:
-        return f"{where} takes no new work."
+        return [f"{where} takes no new work."]
     if space.held.empty and not space.free:
-        return f"{where} is used outside the queue by {strangers(space)}."
-    left = _left_words(space)
-    if space.held.empty:
-        return f"{where} has {left} left."
-    holders = [
-        f"{names.job(number)} has {_part_words(space, number)}" for number in sorted(space.parts)
-    ]
+        return [f"{where} is used outside the queue by {strangers(space)}."]
+    left = f"{where} has {_left_words(space)} left"
+    numbers = sorted(space.parts)
+    holders = [f"{names.job(number)} has {_part_words(space, number)}" for number in numbers]
+    if len(holders) > _HOLDERS:
+        holders[_HOLDERS:] = [f"and {len(holders) - _HOLDERS} more"]
     if space.outside:
         holders.append(f"{format_bytes(space.outside)} are used outside the queue")
-    return f"{where} has {left} left: {listed(holders, shown=_HOLDERS)}."
+    return [f"{left}:", *(f"    {holder}" for holder in holders)] if holders else [f"{left}."]
 
 
 def _part_words(space: Space, number: int) -> str:
@@ -93,12 +87,10 @@ def _left_words(space: Space) -> str:
     return f"{format_share(compute)} of its compute{memory}"
 
 
-def _way_out(board: Board, jobs: dict[int, Job]) -> str:
+def _way_out(board: Board, jobs: dict[int, Job]) -> list[str]:
     kinds = {jobs[number].kind for space in board.spaces for number in space.parts}
     # no per cent sign: what a server puts into its answer for a dialog, it doubles
+    way = "Ask for less, or try again when a job has ended."
     if JobKind.KERNEL in kinds:
-        return (
-            "Shut one of these notebooks down, or release its share in it, or ask for less. Cells "
-            "can be queued without a share."
-        )
-    return "Ask for less, or try again when a job has ended. Cells can be queued without a share."
+        way = "Shut one of these notebooks down, or release its share in it, or ask for less."
+    return [way, "Cells can be queued without a share."]

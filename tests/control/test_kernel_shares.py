@@ -53,7 +53,7 @@ def test_four_quarters_and_who_holds_them_when_the_fifth_comes(client: LocalClie
     with pytest.raises(NoShare) as refused:
         acquire(client, QUARTER, path="/books/n4.ipynb")
     words = str(refused.value)
-    assert words.startswith("There is no room now for a share of 0.25 of a GPU. ")
+    assert words.startswith("There is no room now for a share of 0.25 of a GPU.\n")
     assert "GPU 0 has nothing left" in words
     for i, each in enumerate(made):
         assert f"notebook n{i}.ipynb (job {each.job}, " in words

@@ -133,7 +133,9 @@ def test_a_quarter_each(lab: Server, client: LocalClient, page: Any) -> None:
     dialog = page.locator(".jp-Dialog")
     dialog.wait_for()
     words = dialog.inner_text()
-    assert "There is no room now for a share of 0.25 of a GPU. GPU 0 has nothing left" in words
+    assert "There is no room now for a share of 0.25 of a GPU.\nGPU 0 has nothing left" in words
+    text = dialog.locator("pre")
+    assert text.evaluate("node => node.scrollWidth <= node.clientWidth"), "all of it can be read"
     assert "notebook n0.ipynb" in words
     assert "Shut one of these notebooks down" in words
     assert "Traceback" not in words

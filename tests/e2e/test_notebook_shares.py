@@ -92,7 +92,7 @@ def test_four_notebooks_and_what_becomes_of_them(made: Server, client: LocalClie
     status, answer = opened(made, "n4.ipynb")
     assert status == 500
     words = answer["message"]
-    assert words.startswith("There is no room now for a share of 0.25 of a GPU. GPU 0 has nothing")
+    assert words.startswith("There is no room now for a share of 0.25 of a GPU.\nGPU 0 has nothing")
     assert "notebook n3.ipynb" in words
     assert "Traceback" not in words
 

@@ -49,7 +49,7 @@ def test_it_does_not_go_ahead_of_who_waits_for_that_gpu() -> None:
     decision = plan(machine(1, [waits, kernel(3)], [held]), NOW)
     assert places(decision) == {}
     words = refusal(decision, kernel(3))
-    assert words.startswith("There is no room now for a share of 0.25 of a GPU. ")
+    assert words.startswith("There is no room now for a share of 0.25 of a GPU.\n")
     assert "Job 2 (train, alice) ahead of it is waiting for GPU 0." in words
 
 
@@ -64,14 +64,17 @@ def test_what_a_refusal_tells() -> None:
     decision = plan(machine(cards, [kernel(20, share=500)], [*holders, whole, big]), NOW)
     words = refusal(decision, kernel(20, share=500))
     assert words == (
-        "There is no room now for a share of 0.5 of a GPU. GPU 0 has nothing left: "
-        "notebook n1.ipynb (job 1, alice) has 0.25 and 20G, "
-        "notebook n2.ipynb (job 2, alice) has 0.25 and 20G, "
-        "notebook n3.ipynb (job 3, alice) has 0.25 and 20G and "
-        "notebook n4.ipynb (job 4, alice) has 0.25 and 20G. "
-        "GPU 1 has nothing left: job 9 (train, alice) has all of it. "
-        "GPU 2 has 0.3 of its compute and 10G left: job 10 (eval, alice) has 0.7 and 70G. "
-        "Shut one of these notebooks down, or release its share in it, or ask for less. "
+        "There is no room now for a share of 0.5 of a GPU.\n"
+        "GPU 0 has nothing left:\n"
+        "    notebook n1.ipynb (job 1, alice) has 0.25 and 20G\n"
+        "    notebook n2.ipynb (job 2, alice) has 0.25 and 20G\n"
+        "    notebook n3.ipynb (job 3, alice) has 0.25 and 20G\n"
+        "    notebook n4.ipynb (job 4, alice) has 0.25 and 20G\n"
+        "GPU 1 has nothing left:\n"
+        "    job 9 (train, alice) has all of it\n"
+        "GPU 2 has 0.3 of its compute and 10G left:\n"
+        "    job 10 (eval, alice) has 0.7 and 70G\n"
+        "Shut one of these notebooks down, or release its share in it, or ask for less.\n"
         "Cells can be queued without a share."
     )
 
