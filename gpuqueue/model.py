@@ -105,6 +105,9 @@ class Request:
         It may be stopped and run again from the beginning.
     preemptible
         It is stopped, and put back into the queue, where a job of higher priority needs its room.
+    resumable
+        Its program saves its state and exits with 0 on SIGTERM, and goes on from that when it is
+        started again. One that uses ``gpuqueue.checkpoint`` says so itself, as it runs.
     """
 
     preset: Preset = Preset.ONE
@@ -117,6 +120,7 @@ class Request:
     after: tuple[int, ...] = ()
     restartable: bool = False
     preemptible: bool = False
+    resumable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

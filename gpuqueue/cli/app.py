@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from gpuqueue.cli import change, free, host, kernelspec, look, submit
+from gpuqueue.cli import change, free, glance, host, kernelspec, look, submit
 from gpuqueue.cli.autostart import autostart
 from gpuqueue.cli.drain import drain, undrain
 from gpuqueue.cli.simulate import simulate
@@ -91,6 +91,8 @@ app.command()(look.show)
 app.command()(look.logs)
 app.command()(look.wait)
 app.command()(look.gpus)
+app.command()(glance.ps)
+app.command()(glance.top)
 app.command()(change.cancel)
 app.command()(change.retry)
 app.command(context_settings={"ignore_unknown_options": True})(change.priority)

@@ -111,6 +111,10 @@ def submit(
         bool,
         typer.Option("--preemptible", help="Restartable, and stopped for jobs of higher priority."),
     ] = False,
+    resumable: Annotated[
+        bool,
+        typer.Option("--resumable", help="On SIGTERM it saves, exits with 0, and goes on later."),
+    ] = False,
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="Refuse it, rather than queue it, if all is taken.")
     ] = False,
@@ -145,6 +149,7 @@ def submit(
             "gpus": gpus, "share": share, "mem": mem, "slots": slots, "eta": eta,
             "priority": True if priority == _FRONT else priority,
             "after": after, "restartable": restartable, "preemptible": preemptible,
+            "resumable": resumable,
             "tag": tag, "key": key, "wait": not no_wait,
         }
     )  # fmt: skip

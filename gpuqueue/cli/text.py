@@ -218,6 +218,8 @@ def request_text(request: Mapping[str, Any]) -> str:
         words.append("restartable")
     if request.get("preemptible"):
         words.append("preemptible")
+    if request.get("resumable"):
+        words.append("resumable")
     return ", ".join(words)
 
 

@@ -137,7 +137,8 @@ def submit(
         compute), ``mem`` (``"6G"`` of each GPU), ``slots``, ``eta`` (``"40m"``), ``priority``
         (a number, or True for the front), ``after`` (jobs that must succeed first), ``tag``,
         ``key`` (a second submit with the same key returns the first job unless it failed),
-        ``restartable``, ``preemptible``, ``wait`` (False: refuse rather than queue).
+        ``restartable``, ``preemptible``, ``resumable`` (``"sigterm"``: on SIGTERM it saves its
+        state and exits with 0), ``wait`` (False: refuse rather than queue).
 
     Raises
     ------

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuqueue.client.payload import Payload
-from gpuqueue.client.request import Options
+from gpuqueue.client.request import Options, check_kind
 from gpuqueue.client.watch import Watch
 from gpuqueue.control.lead import ensure_lead, lead_of
 from gpuqueue.control.machine import (
@@ -113,6 +113,7 @@ class LocalClient:
         """
         machine = machine_of(self.store, self.settings)
         for payload, options in work:
+            check_kind(options.request, payload.kind)
             self._check_fit(payload.kind, options, machine)
         where = _shown_origin(origin or origin_here())
         who = _shown(owner or _user())

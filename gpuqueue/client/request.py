@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuqueue.errors import InvalidRequest
-from gpuqueue.model import Preset, Request
+from gpuqueue.model import JobKind, Preset, Request
 from gpuqueue.units import parse_bytes, parse_duration, parse_share
 
-__all__ = ["OPTIONS", "Options", "options_from"]
+__all__ = ["OPTIONS", "Options", "check_kind", "options_from"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Options:
 
 OPTIONS = (
     "preset", "gpus", "share", "mem", "slots", "eta", "priority", "after", "restartable",
-    "preemptible", "tag", "key", "wait",
+    "preemptible", "resumable", "tag", "key", "wait",
 )  # fmt: skip
 """Names of the options, the same in Python, on the command line and in REST."""
 
@@ -60,6 +60,7 @@ def options_from(values: dict[str, Any]) -> Options:
         after=_after(values.get("after", ())),
         restartable=_flag(values.get("restartable", False), "restartable") or preemptible,
         preemptible=preemptible,
+        resumable=_resumable(values.get("resumable", False)),
     )
     _check_together(request)
     return Options(
@@ -69,6 +70,16 @@ def options_from(values: dict[str, Any]) -> Options:
         to_front=priority is True,
         wait=_flag(values.get("wait", True), "wait"),
     )
+
+
+def check_kind(request: Request, kind: JobKind) -> None:
+    """Refuse what no job of this kind can do."""
+    if request.resumable and kind in (JobKind.CELL, JobKind.NOTEBOOK):
+        raise InvalidRequest(
+            "resumable",
+            f"a {kind} has no way to save itself on SIGTERM; its code may call "
+            "gpuqueue.checkpoint.should_stop(), which needs no option",
+        )
 
 
 def _check_together(request: Request) -> None:
@@ -131,6 +142,16 @@ def _flag(value: Any, field: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidRequest(field, f"{value!r} is neither true nor false")
     return value
+
+
+def _resumable(value: Any) -> bool:
+    if value in (True, False, "sigterm"):
+        return bool(value)
+    raise InvalidRequest(
+        "resumable",
+        f'{value!r} is not "sigterm", for a program that saves its state and exits with 0 on '
+        "SIGTERM; one that uses gpuqueue.checkpoint need not say anything",
+    )
 
 
 def _text(value: Any, field: str) -> str | None:

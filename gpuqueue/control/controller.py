@@ -88,6 +88,7 @@ class Controller:
         self._trouble = ""
         self._open_intents = True
         self._fresh: set[int] = set()
+        self._astray: set[tuple[int, int]] = set()
 
     # -- loop --------------------------------------------------------------------------------
 
@@ -160,7 +161,7 @@ class Controller:
         changed = self._take_in(turn, lines, tick=tick)
         if tick:
             changed |= self._look_around()
-            take_note(turn, self.sight.machine)
+            take_note(turn, self.sight.machine, self._astray)
         self.freer.pursue(turn, self.settings.current, look=tick)
         if tick:
             self._note_code(turn)

@@ -15,25 +15,42 @@ from gpuqueue.run.files import LOG, OUTCOME, read_json
 from gpuqueue.settings import Settings
 from gpuqueue.units import format_bytes
 
-__all__ = ["EXCESS", "highest", "note_excess", "once_more", "take_note"]
+__all__ = ["ASTRAY", "EXCESS", "astray", "highest", "note_excess", "once_more", "take_note"]
 
 EXCESS = "excess"
 """The event of a job that was first seen to hold more device memory than it asked for."""
+ASTRAY = "astray"
+"""The event of a job that was first seen to use a GPU that it was not given."""
 _STEP = 1.02
 """A running job's peak is recorded when it has grown by this: once a job, not once a second."""
 
 
-def take_note(turn: Turn, machine: Machine) -> None:
-    """Keep with running jobs the most that their processes were seen to hold on one GPU."""
+def take_note(turn: Turn, machine: Machine, told: set[tuple[int, int]]) -> None:
+    """Keep with running jobs the most that their processes were seen to hold on one GPU.
+
+    Those that use a GPU which they were not given are named once; ``told`` has the attempts that
+    have been. A job can take itself there: ``CUDA_VISIBLE_DEVICES`` is advice.
+    """
     for job_id, by_gpu in (machine.used or {}).items():
         job = turn.jobs.get(job_id)
         if job is None or job.state not in ACTIVE or job.placement is None:
             continue
+        wrong = astray(job, machine)
+        if wrong and (job.id, job.attempt) not in told:
+            told.add((job.id, job.attempt))
+            turn.notes.append((job.id, ASTRAY, {"gpus": list(wrong)}))
         seen = max((by_gpu.get(gpu, 0) for gpu in job.placement.gpus), default=0)
         crosses = not job.excess and _exceeds(job, seen)
         if seen > (job.peak or 0) * _STEP or crosses:
             turn.know(job_id, peak=seen)
             note_excess(turn, job, seen)
+
+
+def astray(job: Job, machine: Machine) -> tuple[int, ...]:
+    """Indices of the GPUs on which a job's processes are although it was not given them."""
+    on = (machine.used or {}).get(job.id, {})
+    given = job.placement.gpus if job.placement else ()
+    return tuple(gpu.index for gpu in machine.gpus if gpu.uuid in on and gpu.uuid not in given)
 
 
 def _exceeds(job: Job, peak: int) -> bool:

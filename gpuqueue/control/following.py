@@ -103,7 +103,7 @@ class Follower:
         # after a power cut the mark may be missing although the payload had begun
         begun = has_begun(folder) or not same_boot(job.process)
         # one that takes its runner or the machine down each time must not do so for ever
-        may = job.request.restartable or is_resumable(folder)
+        may = job.request.restartable or job.request.resumable or is_resumable(folder)
         again = self._losses(job) < _MOST_LOSSES and (may or not begun)
         return Outcome.lost(job.process, again=again)
 

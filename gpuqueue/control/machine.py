@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -111,7 +111,8 @@ def seen_on(
             if job.process is not None and not is_elsewhere(job.process):
                 tree = (job.process.pid, *descendants(job.process.pid, children))
                 owners |= dict.fromkeys(tree, job.id)
-    held = {gpu for job in running if job.placement for gpu in job.placement.gpus}
+    places = {job.id: set(job.placement.gpus) for job in running if job.placement}
+    held = {gpu for gpus_of in places.values() for gpu in gpus_of}
     outside: dict[str, tuple[int, tuple[str, ...]]] = {}
     used: dict[int, dict[str, int]] = {}
     for gpu, reading in zip(gpus, readings, strict=False):
@@ -119,25 +120,29 @@ def seen_on(
             if process.pid in owners and process.memory:
                 mine = used.setdefault(owners[process.pid], {})
                 mine[gpu.uuid] = mine.get(gpu.uuid, 0) + process.memory
-        strangers = [process for process in reading.processes if process.pid not in owners]
-        if amount := _outside(reading, owners, claimed=gpu.uuid in held):
-            outside[gpu.uuid] = (amount, tuple(_holder(p.pid, p.memory) for p in strangers))
+        at_home = {pid for pid, job in owners.items() if gpu.uuid in places.get(job, ())}
+        strangers = [process for process in reading.processes if process.pid not in at_home]
+        if amount := _outside(reading, at_home, claimed=gpu.uuid in held):
+            words = (_holder(p.pid, p.memory, owners.get(p.pid)) for p in strangers)
+            outside[gpu.uuid] = (amount, tuple(words))
     return Machine(tuple(gpus), tuple(readings), outside, used, problem, silent)
 
 
-def _outside(reading: Reading, owners: Mapping[int, int], *, claimed: bool) -> int:
-    """Bytes used on a GPU by programs that are not jobs of the queue."""
+def _outside(reading: Reading, at_home: Collection[int], *, claimed: bool) -> int:
+    """Bytes used on a GPU by others than the jobs that were given it (``at_home``, pids)."""
     total = reading.memory_used or 0
     if not claimed:
         return total
-    mine = [process.memory for process in reading.processes if process.pid in owners]
+    mine = [process.memory for process in reading.processes if process.pid in at_home]
     if None in mine or not reading.processes:
         # nobody can tell whose it is: count only what strangers are known to hold
-        return sum(p.memory or 0 for p in reading.processes if p.pid not in owners)
+        return sum(p.memory or 0 for p in reading.processes if p.pid not in at_home)
     return max(0, total - sum(memory or 0 for memory in mine))
 
 
-def _holder(pid: int, memory: int | None) -> str:
+def _holder(pid: int, memory: int | None, job: int | None) -> str:
+    if job is not None:
+        return f"job {job}, which was not given it ({format_bytes(memory)})"
     import psutil
 
     user, notebook = "?", ""
@@ -165,6 +170,7 @@ def policy_of(settings: Settings, gpus: Sequence[Gpu], *, silent: bool = False) 
         settings.backfill,
         frozenset(uuid for index, uuid in by_index.items() if silent or index in settings.drained),
         settings.fair_share,
+        settings.starvation_guard,
     )
 
 

@@ -98,6 +98,7 @@ class Starter:
             "env": self._environment(job),
             "wake": str(self._home.wake),
             "grace": settings.grace,
+            "save": settings.evict_timeout,
             "log_limit": settings.log_limit_bytes,
             "cell": job.kind is JobKind.CELL,
         }

@@ -33,7 +33,7 @@ def candidates(line: str) -> list[str]:
 
 
 def _options(before: list[str], token: str, *, cell: bool) -> list[str]:
-    from gpuqueue.magics.options import CELL_ONLY, FLAGS, VALUED
+    from gpuqueue.magics.options import CELL_ONLY, COMMAND_ONLY, FLAGS, VALUED
     from gpuqueue.model import Preset
 
     last = before[-1] if before else ""
@@ -43,7 +43,7 @@ def _options(before: list[str], token: str, *, cell: bool) -> list[str]:
         return _job_numbers(token)
     if last.startswith("--") and last[2:] in (*VALUED, "in", "out"):
         return []
-    names = (*FLAGS, *VALUED, "priority", *(CELL_ONLY if cell else ()))
+    names = (*FLAGS, *VALUED, "priority", *(CELL_ONLY if cell else COMMAND_ONLY))
     return [f"--{name}" for name in sorted(names) if f"--{name}".startswith(token)]
 
 

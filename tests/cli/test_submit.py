@@ -66,7 +66,7 @@ def test_every_option_reaches_the_request(client):
     number = queued(
         "--preset", "two", "--gpus", "1", "--share", "1/4", "--mem", "6G", "--slots", "1",
         "--eta", "40m", "--priority", "7", "--after", f"{parent}", "--tag", "T", "--key", "K",
-        "--preemptible", "true",
+        "--preemptible", "--resumable", "true",
     )  # fmt: skip
     job = client.job(number)
     assert client.store._rows("SELECT count(*) FROM jobs")[0][0] == 2
@@ -74,7 +74,7 @@ def test_every_option_reaches_the_request(client):
     assert request == {
         "preset": "two", "gpus": 1, "share": 250, "memory": 6 * 1024**3, "slots": 1,
         "eta": 2400.0, "priority": 7, "after": [parent], "restartable": True,
-        "preemptible": True,
+        "preemptible": True, "resumable": True,
     }  # fmt: skip
     assert (job.tag, job.key) == ("T", "K")
 

@@ -11,6 +11,7 @@ import nbformat
 import pytest
 from conftest import until
 from gpuqueue_jupyter.handlers import API
+from IPython.core.interactiveshell import InteractiveShell
 from server_fixtures import *  # noqa: F403
 from server_fixtures import SPEC_FILE, Rest
 from typer.testing import CliRunner
@@ -329,7 +330,7 @@ def test_a_hang_up_stops_the_server(extension, monkeypatch) -> None:
 def test_a_job_is_the_same_however_it_is_submitted(
     rest: Rest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By REST, from Python, by the command line: all but where it came from."""
+    """By REST, Python, the command line and a magic: all but where it came from."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")
     options = {"gpus": 1, "mem": "2G", "eta": "40m", "tag": "a", "priority": 3, "restartable": True}
@@ -341,8 +342,12 @@ def test_a_job_is_the_same_however_it_is_submitted(
     assert done.exit_code == 0, done.output
     own = ["id", "origin", "submitted", "position", "started", "ended", "pid"]
     own += ["placement", "expected", "latest"]
-    numbers = [by_rest["id"], by_python.id, json.loads(done.stdout)["id"]]
+    shell = InteractiveShell()
+    shell.run_line_magic("load_ext", "gpuqueue")
+    line = " ".join(["submit", *words, "--restartable", *command])
+    by_magic = shell.run_line_magic("gpu", line)
+    numbers = [by_rest["id"], by_python.id, json.loads(done.stdout)["id"], by_magic.id]
     jobs = [rest.ended(number) for number in numbers]
     told = [{name: job[name] for name in job if name not in own} for job in jobs]
-    assert told[0] == told[1] == told[2]
+    assert all(each == told[0] for each in told)
     assert told[0]["request"]["memory"] == 2 * 2**30
