@@ -36,6 +36,7 @@ _HOMES = {
     "resume": "gpuqueue.client",
     "status": "gpuqueue.client",
     "submit": "gpuqueue.client",
+    "usage": "gpuqueue.client",
 }
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "status",
     "submit",
     "unload_ipython_extension",
+    "usage",
 ]
 
 if TYPE_CHECKING:
@@ -80,6 +82,7 @@ if TYPE_CHECKING:
         resume,
         status,
         submit,
+        usage,
     )
     from gpuqueue.client.doctor import doctor
     from gpuqueue.client.executor import GpuExecutor

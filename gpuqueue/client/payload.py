@@ -33,7 +33,7 @@ __all__ = [
 _PYTHONS = frozenset({"python", "python3", f"python3.{sys.version_info.minor}"})
 _PRIVATE = (
     "JPY_PARENT_PID", "GPUQUEUE_JOB_ID", "GPUQUEUE_ATTEMPT_DIR", "GPUQUEUE_RESUME",
-    "GPUQUEUE_RUN_DIR",
+    "GPUQUEUE_RUN_DIR", "GPUQUEUE_COMPUTE", "GPUQUEUE_MEMORY",
 )  # fmt: skip
 
 

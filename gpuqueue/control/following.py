@@ -9,6 +9,7 @@ from gpuqueue.control.kernels import KernelFollower
 from gpuqueue.control.outcome import Outcome, is_loss, outcome_of, sweep, void
 from gpuqueue.control.runners import lives
 from gpuqueue.control.sight import Sight
+from gpuqueue.control.signs import Signs
 from gpuqueue.control.starting import Starter
 from gpuqueue.control.teacher import Teacher
 from gpuqueue.control.turn import Turn
@@ -37,6 +38,7 @@ class Follower:
         starter: Starter,
         evictor: Evictor,
         teacher: Teacher,
+        signs: Signs,
     ) -> None:
         self._home = home
         self._store = store
@@ -45,6 +47,7 @@ class Follower:
         self._starter = starter
         self._evictor = evictor
         self._teacher = teacher
+        self._signs = signs
         self._kernels = KernelFollower(home, store, settings, starter.press, self.end)
 
     def follow(self, turn: Turn, job: Job, *, look: bool) -> bool:
@@ -52,6 +55,8 @@ class Follower:
 
         ``look`` also checks that its runner is still there.
         """
+        if look and job.process and lives(self._home.attempt(job.id, job.attempt), job.process):
+            self._signs.saw(job, turn.now)
         if job.kind is JobKind.KERNEL:
             return self._kernels.follow(turn, job, look=look)
         folder = self._home.attempt(job.id, job.attempt)
@@ -118,7 +123,8 @@ class Follower:
 
     def end(self, turn: Turn, job: Job, outcome: Outcome) -> None:
         """Record that an attempt is over: the job has ended, or waits again."""
-        turn.leave(job)
+        turn.leave(job, self._signs.end_of(job, outcome, turn.now))
+        self._signs.forget(job)
         self._starter.forget(job)
         self._evictor.forget(job)
         folder = self._home.attempt(job.id, job.attempt)
@@ -130,7 +136,7 @@ class Follower:
             again = turn.move(
                 job, "requeued", state=JobState.QUEUED, placement=None, process=None,
                 started=None, expected=None, latest=None, asked="", peak=peak,
-                frozen=0.0, frozen_at=None,
+                frozen=0.0, frozen_at=None, request=job.wants, resized=None, hold=None,
                 position=in_front(turn.jobs, job) if front else job.position,
                 **({"reason": outcome.reason} | more),
             )  # fmt: skip

@@ -28,6 +28,7 @@ from typing import Any
 
 from gpuqueue.model import ProcessId
 from gpuqueue.run.files import LOG, hold, is_held, read_json, write_json
+from gpuqueue.run.inherit import unheld
 from gpuqueue.run.process import alive, is_elsewhere
 
 __all__ = [
@@ -190,14 +191,17 @@ def with_share(
 
 
 def without_share(env: Mapping[str, str]) -> dict[str, str]:
-    """An environment as it was before a share was put over it; a copy of it where there is none."""
+    """An environment as it was before a share was put over it; a copy of it where there is none.
+
+    What a job's share has added goes, too.
+    """
     left = dict(env)
     for name, value in (_told(left.pop(SHARE, "")).get("was") or {}).items():
         if value is None:
             left.pop(name, None)
         else:
             left[name] = value
-    return left
+    return unheld(left)
 
 
 def own_share(env: Mapping[str, str] | None = None) -> dict[str, Any]:
