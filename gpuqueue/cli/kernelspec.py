@@ -17,7 +17,7 @@ from gpuqueue.errors import InvalidRequest
 if TYPE_CHECKING:
     from jupyter_client.kernelspec import KernelSpecManager
 
-    from gpuqueue.client.shares import Wish
+    from gpuqueue.client.wishes import Wish
 
 __all__ = ["app"]
 
@@ -47,7 +47,7 @@ def add(
     ] = False,
 ) -> None:
     """Add a kernelspec: a copy of another one, whose kernels hold a share of a GPU."""
-    from gpuqueue.client.shares import wish_from
+    from gpuqueue.client.wishes import wish_from
 
     wish = wish_from({"share": share, "mem": mem, "gpus": gpus}, "kernelspec")
     assert wish is not None

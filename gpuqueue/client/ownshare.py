@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuqueue.client.local import LocalClient, default_client
-from gpuqueue.client.shares import Lease, Wish, acquire, default_wish, wish_from
+from gpuqueue.client.shares import Lease, acquire
+from gpuqueue.client.wishes import Wish, default_wish, wish_from
 from gpuqueue.errors import GpuqueueError, NoShare
 from gpuqueue.model import TERMINAL, Job
 from gpuqueue.run import kernelshare

@@ -1,4 +1,4 @@
-"""Shares of a GPU for notebook kernels: what one asks for, and how it comes to hold it.
+"""Shares of a GPU for notebook kernels: how one comes to hold it, and who looks after it.
 
 What happens with a kernel after that is in ``control/kernels.py``.
 """
@@ -9,17 +9,16 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from gpuqueue.client.local import LocalClient
 from gpuqueue.client.payload import Payload
 from gpuqueue.client.request import Options
 from gpuqueue.client.watch import Watch
-from gpuqueue.errors import DoesNotFit, InvalidRequest, NoShare
-from gpuqueue.model import TERMINAL, IntentKind, Job, JobKind, JobState, Origin, ProcessId, Request
+from gpuqueue.client.wishes import Wish, kernel_request
+from gpuqueue.errors import DoesNotFit, NoShare
+from gpuqueue.model import TERMINAL, IntentKind, Job, JobKind, JobState, Origin, ProcessId
 from gpuqueue.run.files import VOID, take_claim
 from gpuqueue.run.kernelshare import (
     is_released,
@@ -30,141 +29,20 @@ from gpuqueue.run.kernelshare import (
     read_grant,
     release,
     with_share,
+    without_share,
 )
 from gpuqueue.run.process import identify
 from gpuqueue.run.wake import ring
-from gpuqueue.settings import Settings
-from gpuqueue.units import format_bytes, format_share, parse_bytes, parse_share
+from gpuqueue.store import plain
 
-__all__ = [
-    "Lease",
-    "Wish",
-    "acquire",
-    "default_wish",
-    "kernel_request",
-    "remember",
-    "remembered",
-    "wish_from",
-    "wish_of_words",
-]
+__all__ = ["Lease", "acquire"]
 
-_FACT = "kernel share "
-_NAMES = ("share", "mem", "gpus")
 _LOOK = 1.0
 """Seconds after which the store is looked at although no bell has rung."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What a kernel asks for: thousandths and bytes of each of so many GPUs.
-
-    None is left to the settings, or for memory to the share's part of the GPU.
-    """
-
-    share: int | None = None
-    memory: int | None = None
-    gpus: int | None = None
-
-    def __str__(self) -> str:
-        parts = [] if self.share is None else [format_share(self.share)]
-        if self.memory is not None:
-            parts.append(format_bytes(self.memory))
-        if self.gpus not in (None, 1):
-            parts.append(f"of each of {self.gpus} GPUs")
-        return " ".join(parts)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, as ``wish_from`` reads it."""
-        told: dict[str, Any] = {}
-        if self.share is not None:
-            told["share"] = format_share(self.share)
-        if self.memory is not None:
-            told["mem"] = f"{self.memory}B"
-        if self.gpus is not None:
-            told["gpus"] = self.gpus
-        return told
-
-
-def wish_from(values: Any, where: str) -> Wish | None:
-    """A wish from what a person has written; ``where`` names the place in an error.
-
-    None where nothing is asked for.
-
-    Raises
-    ------
-    InvalidRequest
-        There is no such entry, or its value is not allowed.
-    """
-    if values is None:
-        return None
-    if not isinstance(values, Mapping):
-        raise InvalidRequest(where, 'write for example {"share": "0.25", "mem": "20G"}')
-    values = {name: value for name, value in values.items() if value not in (None, "")}
-    for name in values:
-        if name not in _NAMES:
-            raise InvalidRequest(f"{where}.{name}", f"there is no such entry, but {_NAMES}")
-    if not values:
-        return None
-    gpus = values.get("gpus")
-    if gpus is not None and (isinstance(gpus, bool) or not isinstance(gpus, int) or gpus < 1):
-        raise InvalidRequest(f"{where}.gpus", f"{gpus!r} is not a number of GPUs")
-    return Wish(
-        parse_share(values["share"], f"{where}.share") if "share" in values else None,
-        parse_bytes(values["mem"], f"{where}.mem") if "mem" in values else None,
-        gpus,
-    )
-
-
-def wish_of_words(words: Sequence[str], where: str) -> Wish:
-    """A wish as typed: ``0.5``, ``0.5 20G``.
-
-    Raises
-    ------
-    InvalidRequest
-        It is anything else.
-    """
-    if not words or len(words) > 2:
-        raise InvalidRequest(where, f"write for example %gpu {where} 0.5 20G")
-    memory = parse_bytes(words[1], f"{where} memory") if len(words) > 1 else None
-    return Wish(parse_share(words[0], where), memory)
-
-
-def default_wish(settings: Settings) -> Wish:
-    """What a kernel gets that does not say how much."""
-    memory = settings.kernel_memory
-    return Wish(
-        parse_share(settings.kernel_share, "kernel_share"),
-        parse_bytes(memory, "kernel_memory") if memory else None,
-        1,
-    )
-
-
-def kernel_request(wish: Wish, settings: Settings) -> Request:
-    """The request that a wish comes to; what it leaves open comes from the settings."""
-    default = default_wish(settings)
-    named = wish.share is not None or wish.memory is not None
-    return Request(
-        gpus=wish.gpus or default.gpus,
-        share=default.share if wish.share is None else wish.share,
-        memory=wish.memory if named else default.memory,
-    )
-
-
-# -- what a notebook was given for its next start --------------------------------------------------
-
-
-def remembered(client: LocalClient, path: str) -> Wish | None:
-    """What was chosen for a notebook, by its path; None where nothing was."""
-    found = client.store.fact(f"{_FACT}{path}") if path else None
-    return wish_from(found, "share")
-
-
-def remember(client: LocalClient, path: str, wish: Wish | None) -> None:
-    """Keep what a notebook's kernels get from their next start on; None forgets it."""
-    client.store.set_fact(f"{_FACT}{path}", None if wish is None else wish.to_dict())
-
-
-# -- holding a share -------------------------------------------------------------------------------
+_SILENT = (
+    "No controller has answered within {:g} s, so this kernel gets no share of a GPU and was not "
+    "started. `jupyter gpuqueue doctor` says what is wrong."
+)
 
 
 class Lease:
@@ -203,6 +81,26 @@ class Lease:
     def hold_on(self) -> None:
         """Say that the kernel is about to start again, however long that takes."""
         keep_for_restart(self.folder)
+        self._tell()
+
+    def await_grant(self, client: LocalClient) -> None:
+        """Wait until what was granted is of the size that the share has now; bounded.
+
+        Raises
+        ------
+        NoShare
+            It has not come.
+        """
+        patience = client.settings.kernel_wait
+        deadline = time.monotonic() + patience
+        with client.watch() as watch:
+            while (read_grant(self.folder) or {}).get("placement") != plain(
+                client.job(self.job).placement
+            ):
+                if time.monotonic() > deadline:
+                    raise NoShare(_SILENT.format(patience))
+                self._tell()
+                watch.wait(_LOOK / 5)
 
     def name(self, kernel: ProcessId) -> None:
         """Say which process the kernel is now, and have the controller look."""
@@ -232,11 +130,13 @@ def acquire(
     path: str = "",
     tag: str = "",
     session: str = "",
+    env: Mapping[str, str] | None = None,
     given_up: threading.Event | None = None,
 ) -> Lease:
     """Get a share for a kernel that is to start, or for this process; takes ten seconds at most.
 
-    ``path`` is the notebook's where it is known, ``given_up`` says that nobody waits any more.
+    ``path`` is the notebook's where it is known; ``env`` is the environment that its kernel starts
+    with, None for a process that is there already; ``given_up`` says that nobody waits any more.
 
     Raises
     ------
@@ -244,7 +144,7 @@ def acquire(
         There is no room now, or there can be none: in plain sentences.
     """
     settings = client.settings
-    work = (_payload(path, tag), Options(kernel_request(wish, settings), wait=False))
+    work = (_payload(path, tag, env), Options(kernel_request(wish, settings), wait=False))
     deadline = time.monotonic() + settings.kernel_wait
     try:
         with client.watch() as watch:
@@ -260,10 +160,7 @@ def acquire(
     except DoesNotFit as error:
         raise NoShare(_sentence(error)) from error
     _give_up(client, job.id)
-    raise NoShare(
-        f"No controller has answered within {settings.kernel_wait:g} s, so this kernel gets no "
-        "share of a GPU and was not started. `jupyter gpuqueue doctor` says what is wrong."
-    )
+    raise NoShare(_SILENT.format(settings.kernel_wait))
 
 
 def _submit(
@@ -323,13 +220,21 @@ def _sentence(error: DoesNotFit) -> str:
     return error.problem
 
 
-def _payload(path: str, tag: str) -> Payload:
+_OF_MECHANISMS = ("LD_PRELOAD", "CUDA_", "PYTORCH_", "TF_", "XLA_", "JAX_")
+"""How variables begin in which what holds a share looks for what the user has set."""
+
+
+def _payload(path: str, tag: str, env: Mapping[str, str] | None) -> Payload:
     """A kernel's job: nothing is run for it, but who has asked must be known."""
     me = identify(os.getpid())
     assert me is not None
     folder = str(Path(path).parent) if path else os.getcwd()
     return Payload(
         JobKind.KERNEL, "", (), command=f"notebook {path}" if path else "kernel",
-        tag=tag or Path(path).name or "kernel", cwd=folder, env={},
-        extra={"owner": {"pid": me.pid, "start": me.start, "boot": me.boot}},
+        tag=tag or Path(path).name or "kernel", cwd=folder,
+        env={n: v for n, v in without_share(env or {}).items() if n.startswith(_OF_MECHANISMS)},
+        extra={
+            "owner": {"pid": me.pid, "start": me.start, "boot": me.boot},
+            "attached": env is None,
+        },
     )  # fmt: skip

@@ -48,7 +48,7 @@ class Follower:
         self._evictor = evictor
         self._teacher = teacher
         self._signs = signs
-        self._kernels = KernelFollower(home, store, settings, starter.press, self.end)
+        self._kernels = KernelFollower(home, store, settings, starter, self.end)
 
     def follow(self, turn: Turn, job: Job, *, look: bool) -> bool:
         """See how far a started job is; whether anything changed for the plan.

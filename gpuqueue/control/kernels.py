@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from gpuqueue.control.outcome import Outcome, void
 from gpuqueue.control.turn import Turn
@@ -84,13 +84,25 @@ def idles(home: Home, job: Job) -> bool:
     return job.kind is JobKind.KERNEL and not is_busy(home.attempt(job.id, job.attempt))
 
 
+class Grants(Protocol):
+    """What makes grants: the controller's ``Starter``."""
+
+    def press(self, turn: Turn, job: Job) -> None:
+        """Once more, where nothing has come of it."""
+        ...
+
+    def again(self, turn: Turn, job: Job) -> None:
+        """Anew, where the job has another size now."""
+        ...
+
+
 class KernelFollower:
     """Takes in what owners have left. What it remembers is only since when it has waited.
 
     Parameters
     ----------
-    press
-        Orders once more what an owner waits for.
+    starter
+        Makes ready what an owner waits for.
     end
         Records that an attempt has ended.
     """
@@ -100,13 +112,13 @@ class KernelFollower:
         home: Home,
         store: Store,
         settings: SettingsFile,
-        press: Callable[[Turn, Job], None],
+        starter: Grants,
         end: Callable[[Turn, Job, Outcome], None],
     ) -> None:
         self._home = home
         self._store = store
         self._settings = settings
-        self._press = press
+        self._starter = starter
         self._end = end
         self._since: dict[tuple[int, str], float] = {}
 
@@ -131,7 +143,7 @@ class KernelFollower:
     def _await_owner(self, turn: Turn, job: Job, folder: Path, *, look: bool) -> bool:
         """Nobody has taken the grant yet."""
         if read_grant(folder) is None:
-            self._press(turn, job)
+            self._starter.press(turn, job)
         if not look:
             return False
         owner = self._asker(job)
@@ -170,7 +182,8 @@ class KernelFollower:
         released = is_released(folder)
         if released and released["detached"]:
             return self._over(turn, job, _ended())
-        if not (look or released) or job.process is None:
+        restarting = is_restarting(folder)
+        if not (look or released or restarting) or job.process is None:
             return False
         if lives(folder, job.process):
             self._forget(job, "revival")
@@ -184,9 +197,18 @@ class KernelFollower:
             return self._over(turn, job, outcome)
         owner = read_claim(folder)
         revivable = owner is not None and owner != job.process and lives(folder, owner)
-        if revivable and (is_restarting(folder) or self._waited(job, "revival") <= _REVIVAL):
+        if revivable and restarting:
+            self._renew(turn, job, folder)
+        if revivable and (restarting or self._waited(job, "revival") <= _REVIVAL):
             return False
         return self._over(turn, job, _failed("its kernel died" if revivable else _ABANDONED))
+
+    def _renew(self, turn: Turn, job: Job, folder: Path) -> None:
+        """Grant anew what a kernel that is about to start again has got since it started."""
+        grant = read_grant(folder)
+        if grant is None or grant["placement"] != plain(job.placement):
+            self._starter.again(turn, job)
+            turn.notes.append((job.id, "granted", {}))  # whoever waits for it looks again
 
     def _over(self, turn: Turn, job: Job, outcome: Outcome) -> bool:
         self._forget(job)

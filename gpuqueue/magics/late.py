@@ -67,7 +67,7 @@ def admit() -> None:
         return
     from gpuqueue.client.local import default_client
     from gpuqueue.client.ownshare import attach_as, notebook_path
-    from gpuqueue.client.shares import remembered
+    from gpuqueue.client.wishes import remembered
 
     with _admitting:
         if not is_late():

@@ -6,9 +6,9 @@ from typing import Any
 
 from gpuqueue.client.local import LocalClient, default_client
 from gpuqueue.client.ownshare import attach_as, held_share, notebook_path, release_share
-from gpuqueue.client.shares import kernel_request, remember, remembered, wish_of_words
+from gpuqueue.client.wishes import change_size, kernel_request, remember, remembered, wish_of_words
 from gpuqueue.control.machine import managed_gpus, policy_of
-from gpuqueue.errors import InvalidRequest, NoShare
+from gpuqueue.errors import InvalidRequest, NoShare, NotAllowedNow
 from gpuqueue.magics.late import disarm, is_late
 from gpuqueue.plan import asked_words, never_fits
 
@@ -36,10 +36,10 @@ def share_line(_: Any, words: list[str]) -> None:
         if wish is not None:
             print(f"from its next start on it asks for {asked_words(_request(client, wish))}")
         return
-    if not path:
+    if not path and held_share(client) is None:
         raise InvalidRequest(
             "share",
-            "this kernel does not know its notebook; %gpu release, then %gpu attach 0.5 20G",
+            "this kernel holds no share and does not know its notebook; %gpu attach 0.5 20G",
         )
     if words == ["none"]:
         remember(client, path, None)
@@ -51,8 +51,15 @@ def share_line(_: Any, words: list[str]) -> None:
     gpus = managed_gpus(client.settings, machine.gpus)
     if why := never_fits(request, gpus, policy_of(client.settings, machine.gpus)):
         raise NoShare(f"A notebook's kernel {why.replace('; use --cpu', '')}.")
-    remember(client, path, wish)
-    print(f"noted: with its next start this notebook asks for {asked_words(request)}")
+    held = held_share(client)
+    if held is not None:
+        try:
+            print(change_size(client, client.job(held.job), wish))
+        except NotAllowedNow as error:
+            print(f"not now: {error}")
+    if path:
+        remember(client, path, wish)
+        print(f"noted: at its next start this notebook asks for {asked_words(request)}")
 
 
 def _request(client: LocalClient, wish: Any) -> Any:

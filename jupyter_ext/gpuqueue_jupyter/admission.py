@@ -6,6 +6,7 @@ panel), the notebook's metadata, the kernelspec, the settings.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -16,16 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from gpuqueue.client.local import LocalClient
-from gpuqueue.client.shares import (
-    Lease,
-    Wish,
-    acquire,
-    default_wish,
-    remembered,
-    wish_from,
-)
+from gpuqueue.client.shares import Lease, acquire
+from gpuqueue.client.wishes import Wish, change_size, default_wish, remembered, size_of, wish_from
 from gpuqueue.control.machine import managed_gpus
-from gpuqueue.errors import GpuqueueError, InvalidRequest, NoShare
+from gpuqueue.errors import DoesNotFit, GpuqueueError, InvalidRequest, NoShare, NotAllowedNow
 from gpuqueue.model import TERMINAL, Job
 from gpuqueue.paths import find_home
 from gpuqueue.run.kernelshare import with_share, without_share
@@ -67,6 +62,7 @@ class Admission:
         self._spec = spec
         self._id = kernel_id
         self._config = config
+        self._env = dict(env)
         self._path = env.get("JPY_SESSION_NAME", "")
 
     def prepare(self, held: Lease | None, given_up: threading.Event) -> Found:
@@ -116,7 +112,7 @@ class Admission:
     def _acquire(self, client: LocalClient, wish: Wish, given_up: threading.Event) -> Lease:
         return acquire(
             client, wish, path=self._path, session=f"kernel-{self._id}", given_up=given_up,
-            tag=Path(self._path).name or self._spec.display_name,
+            env=self._env, tag=Path(self._path).name or self._spec.display_name,
         )  # fmt: skip
 
     # -- starting again ----------------------------------------------------------------------
@@ -135,7 +131,11 @@ class Admission:
             )
         if job.state in TERMINAL:
             return _found(self._acquire(client, wish or held.wish, given_up))
-        if wish is None or wish == held.wish:
+        if wish is None or (wish.gpus or 1) == (held.wish.gpus or 1):
+            if wish is not None and size_of(client, job, wish) != _size(job):
+                with contextlib.suppress(NotAllowedNow, DoesNotFit):  # it stays as it is
+                    change_size(client, job, wish)
+            held.await_grant(client)
             return _found(held)
         held.release()
         _await_end(client, job)
@@ -195,6 +195,12 @@ def _entry(metadata: Any) -> Any:
 
 def _found(lease: Lease) -> Found:
     return Found(lease, lease.environment)
+
+
+def _size(job: Job) -> tuple[int, int]:
+    """The size of what a job holds on its first GPU."""
+    grant = job.placement.grants[0] if job.placement and job.placement.grants else None
+    return (0, 0) if grant is None else (grant.compute, grant.memory)
 
 
 def _plain(env: Mapping[str, str]) -> dict[str, str]:

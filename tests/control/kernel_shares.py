@@ -11,7 +11,8 @@ from pathlib import Path
 from conftest import until
 
 from gpuqueue.client import LocalClient
-from gpuqueue.client.shares import Lease, Wish, acquire
+from gpuqueue.client.shares import Lease, acquire
+from gpuqueue.client.wishes import Wish
 from gpuqueue.model import ACTIVE, WHOLE, Job, JobState
 from gpuqueue.run.process import identify
 
@@ -20,7 +21,8 @@ QUARTER = Wish(250)
 OWNER = """
 import os, subprocess, sys
 from gpuqueue.client import LocalClient
-from gpuqueue.client.shares import Wish, acquire
+from gpuqueue.client.shares import acquire
+from gpuqueue.client.wishes import Wish
 from gpuqueue.run.process import identify
 
 step = sys.argv[1]

@@ -17,9 +17,10 @@ from kernel_shares import QUARTER, Kernel, check_books, held_folder, kernel, own
 
 import gpuqueue
 from gpuqueue.client import LocalClient
-from gpuqueue.client.shares import Wish, acquire
+from gpuqueue.client.shares import acquire
+from gpuqueue.client.wishes import Wish, change_size
 from gpuqueue.errors import GpuqueueError, NoShare, NotAllowedNow
-from gpuqueue.model import IntentKind, JobKind, JobState, ModeName
+from gpuqueue.model import Grant, IntentKind, JobKind, JobState, ModeName
 from gpuqueue.paths import Home
 from gpuqueue.run.files import read_claim
 from gpuqueue.run.freezing import are_frozen
@@ -191,6 +192,42 @@ def test_a_restart_keeps_the_share(client: LocalClient) -> None:
     check_books(client)
     made.end()
     ended(client, made.job, JobState.SUCCEEDED)
+
+
+def test_a_restart_in_another_size(home: Home, client: LocalClient) -> None:
+    home.config.write_text("slots = 1\n")
+    full = gpuqueue.submit(["sleep", "600"], preset="cpu")
+    until(lambda: full.state is JobState.RUNNING)
+    made = kernel(client)
+    told = change_size(client, client.job(made.job), Wish(500, 30 << 30))
+    assert "share 0.5" in told
+    placement = client.job(made.job).placement
+    assert (placement.grants, placement.slots) == ((Grant("FAKE-0", 500, 30 << 30),), 0)
+    check_books(client)
+    made.kill()
+    made.lease.hold_on()
+    made.lease.await_grant(client)
+    made.start()
+    env = environment_of(made.process.pid)
+    assert (env["GPUQUEUE_COMPUTE"], env["GPUQUEUE_MEMORY"]) == ("0.5", str(30 << 30))
+    other = kernel(client, Wish(400))
+    with pytest.raises(NotAllowedNow, match="cannot grow"):
+        change_size(client, client.job(made.job), Wish(750))
+    other.end()
+    made.end()
+
+
+def test_a_restart_may_take_its_time(client: LocalClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that says that it starts its kernel again is waited for, for as long as it lives."""
+    made = kernel(client)
+    made.kill()
+    made.lease.hold_on()
+    # the controller has looked several times since
+    for _ in range(3):
+        kernel(client).end()
+    assert client.job(made.job).state is JobState.RUNNING
+    made.start()
+    made.end()
 
 
 def test_a_kernel_that_died_and_is_not_started_again(

@@ -22,9 +22,10 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from server_fixtures import *  # noqa: F403
 
 from gpuqueue.client import LocalClient
-from gpuqueue.client.shares import Wish, acquire, remember
+from gpuqueue.client.shares import acquire
+from gpuqueue.client.wishes import Wish, remember
 from gpuqueue.errors import InvalidRequest, NoShare
-from gpuqueue.model import ACTIVE, Job, JobKind, JobState
+from gpuqueue.model import ACTIVE, Grant, Job, JobKind, JobState
 from gpuqueue.paths import Home
 from gpuqueue.run.kernelshare import own_share
 from gpuqueue.run.process import environment_of
@@ -270,15 +271,32 @@ def test_a_restart_takes_what_was_chosen_since(  # noqa: PLR0917
     assert restart().id == first.id
     remember(client, str(path), Wish(500, 10 << 30))
     second = restart()
-    assert second.placement.grants[0].compute == 500
-    assert restart().id == second.id
-    # what does not fit leaves it what it has, and is not tried at each restart
+    assert second.id == first.id
+    assert second.placement.grants[0] == Grant("FAKE-0", 500, 10 << 30)
+    env = of(kernel)
+    assert (env["GPUQUEUE_COMPUTE"], env["GPUQUEUE_MEMORY"]) == ("0.5", str(10 << 30))
+    # what does not fit leaves it what it has
     other = acquire(client, Wish(500))
     remember(client, str(path), Wish(750))
-    third = restart()
-    assert third.placement.grants[0].compute == 500
-    assert restart().id == third.id
+    assert restart().placement == second.placement
     other.release()
+    until(lambda: len(held(client)) == 1)
+    assert restart().placement.grants[0] == Grant("FAKE-0", 750, 60 << 30)
+    assert own().id == first.id
+
+
+def test_a_restart_on_two_gpus_is_another_share(  # noqa: PLR0917
+    start: Start, manager: Any, specs: Callable[..., str], client: LocalClient, tmp_path: Path,
+    jp_asyncio_loop: asyncio.AbstractEventLoop,
+) -> None:  # fmt: skip
+    path = book(tmp_path, share=0.75)
+    kernel = start(specs("plain"), path)
+    (first,) = held(client)
+    remember(client, str(path), Wish(750, gpus=2))  # the machine has one: it keeps what it had
+    jp_asyncio_loop.run_until_complete(manager.restart_kernel(kernel.kernel_id, now=True))
+    (again,) = held(client)
+    assert again.id != first.id
+    assert [grant.compute for grant in again.placement.grants] == [750]
 
 
 def test_a_kernel_that_cannot_begin_is_nobody_s(

@@ -13,8 +13,9 @@ from conftest import until
 from notebook_kernel import Notebook, notebook
 
 from gpuqueue.client import LocalClient
-from gpuqueue.client.shares import Wish, acquire, remembered
-from gpuqueue.model import ACTIVE, Job, JobKind, JobState
+from gpuqueue.client.shares import acquire
+from gpuqueue.client.wishes import Wish, remembered
+from gpuqueue.model import ACTIVE, Grant, Job, JobKind, JobState
 from gpuqueue.paths import Home
 from gpuqueue.run.kernelshare import is_busy, with_share
 
@@ -171,12 +172,28 @@ def test_busy_or_idle(book: Notebook, client: LocalClient) -> None:
     assert not is_busy(folder)
 
 
+def test_another_share_at_once(book: Notebook, client: LocalClient) -> None:
+    book.ok("%gpu attach 0.25")
+    (job,) = held(client)
+    until(lambda: client.job(job.id).state is JobState.RUNNING)
+    told = book.ok("%gpu share 0.5 30G").stream()
+    assert told == f"job {job.id} has share 0.5 (admitted only), mem 30G (admitted only)\n"
+    assert client.job(job.id).placement.grants == (Grant("FAKE-0", 500, 30 << 30),)
+    book.ok("%gpu share 0.25")
+    assert client.job(job.id).placement.grants == (Grant("FAKE-0", 250, 20 << 30),)
+    assert "holds 0.25 of the compute and 20G" in book.ok("%gpu share").stream()
+    other = acquire(client, Wish(500), path="/books/b.ipynb")
+    told = book.ok("%gpu share 0.75").stream()
+    assert told.startswith(f"not now: job {job.id} cannot grow: GPU 0 has 0.5 of its compute")
+    other.release()
+
+
 def test_another_share_from_the_next_start_on(
     home: Home, client: LocalClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JPY_SESSION_NAME", "/books/a.ipynb")
     with notebook(tmp_path / "work") as made:
-        assert "with its next start" in made.ok("%gpu share 0.5 20G").stream()
+        assert "at its next start" in made.ok("%gpu share 0.5 20G").stream()
         assert remembered(client, "/books/a.ipynb") == Wish(500, 20 << 30)
         assert "asks for a share of 0.5 and 20G of a GPU" in made.ok("%gpu share").stream()
         assert "the largest GPU has 80G" in error(made, "%gpu share 0.5 90G")
