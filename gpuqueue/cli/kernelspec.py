@@ -49,7 +49,7 @@ def add(
     """Add a kernelspec: a copy of another one, whose kernels hold a share of a GPU."""
     from gpuqueue.client.wishes import wish_from
 
-    wish = wish_from({"share": share, "mem": mem, "gpus": gpus}, "kernelspec")
+    wish = wish_from({"share": share, "mem": mem, "gpus": gpus}, "")
     assert wish is not None
     manager = _manager()
     base = _base(manager, kernel)

@@ -75,7 +75,7 @@ def attach(
     InvalidRequest
         A value is not allowed.
     """
-    wish = wish_from({"share": share, "mem": mem, "gpus": gpus}, "attach")
+    wish = wish_from({"share": share, "mem": mem, "gpus": gpus}, "")
     return attach_as(wish)
 
 

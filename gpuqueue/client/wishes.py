@@ -61,7 +61,7 @@ class Wish:
 
 
 def wish_from(values: Any, where: str) -> Wish | None:
-    """A wish from what a person has written; ``where`` names the place in an error.
+    """A wish from what a person has written; ``where`` names the place in an error, if it has one.
 
     None where nothing is asked for.
 
@@ -74,18 +74,19 @@ def wish_from(values: Any, where: str) -> Wish | None:
         return None
     if not isinstance(values, Mapping):
         raise InvalidRequest(where, 'write for example {"share": "0.25", "mem": "20G"}')
+    before = f"{where}." if where else ""
     values = {name: value for name, value in values.items() if value not in (None, "")}
     for name in values:
         if name not in _NAMES:
-            raise InvalidRequest(f"{where}.{name}", f"there is no such entry, but {_NAMES}")
+            raise InvalidRequest(f"{before}{name}", f"there is no such entry, but {_NAMES}")
     if not values:
         return None
     gpus = values.get("gpus")
     if gpus is not None and (isinstance(gpus, bool) or not isinstance(gpus, int) or gpus < 1):
-        raise InvalidRequest(f"{where}.gpus", f"{gpus!r} is not a number of GPUs")
+        raise InvalidRequest(f"{before}gpus", f"{gpus!r} is not a number of GPUs")
     return Wish(
-        parse_share(values["share"], f"{where}.share") if "share" in values else None,
-        parse_bytes(values["mem"], f"{where}.mem") if "mem" in values else None,
+        parse_share(values["share"], f"{before}share") if "share" in values else None,
+        parse_bytes(values["mem"], f"{before}mem") if "mem" in values else None,
         gpus,
     )
 

@@ -65,8 +65,8 @@ def test_list_and_remove(kernels: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["add", "--share", "3"], "kernelspec.share: '3' is not a share"),
-        (["add", "--share", "0.5", "--mem", "lots"], "kernelspec.mem: 'lots' is not a size"),
+        (["add", "--share", "3"], "share: '3' is not a share"),
+        (["add", "--share", "0.5", "--mem", "lots"], "mem: 'lots' is not a size"),
         (["add", "--share", "0.5", "--kernel", "none"], "there is no kernelspec 'none'; there are"),
         (["add", "--share", "0.5", "--kernel", "julia"], "'julia' is not a Python kernel"),
         (["add", "--share", "0.5", "--kernel", "remote"], "has a provisioner of its own"),
