@@ -7,6 +7,7 @@ of its own does it. It kills them itself, and is given some seconds.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -47,9 +48,12 @@ class Farewell:
             if pids and os.path.exists(os.path.join(self._folder, MPS)):
                 self._process = identify(self._start(pids))
                 self._until += LIMIT
-        if time.monotonic() >= self._until:
-            return True
-        return self._process is None or not alive(self._process)
+        if self._process is not None and time.monotonic() < self._until and alive(self._process):
+            return False
+        if self._process is not None:
+            with contextlib.suppress(ChildProcessError):  # a runner collects all of its children
+                os.waitpid(self._process.pid, os.WNOHANG)
+        return True
 
     def _start(self, pids: Sequence[int]) -> int:
         words = [sys.executable, "-I", "-S", "-c", _CODE, self._folder, *map(str, pids)]

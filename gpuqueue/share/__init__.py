@@ -67,9 +67,11 @@ def ladder_for(gpus: Sequence[Gpu], folder: Path, base: Mapping[str, str] | None
         The environment for trials and daemons; this process's where it is None.
     """
     advice = FrameworkSettings()
-    nvidia = [gpu.uuid for gpu in gpus if gpu.vendor == "nvidia" and not gpu.fake]
+    # a pretend GPU with a name that a driver could have given is tried as a real one
+    real = [gpu for gpu in gpus if not gpu.fake or gpu.uuid.startswith("GPU-")]
+    nvidia = [gpu.uuid for gpu in real if gpu.vendor == "nvidia"]
     if nvidia:
-        # MPS leaves room for what the memory cap does not count, so it has to know of it
+        # MPS limits memory only where the memory cap does not, so it has to know of it
         return Ladder([MemoryCap(folder, nvidia[0], base), Mps(nvidia, folder, base), advice])
     amd = any(gpu.vendor == "amd" for gpu in gpus)
     return Ladder([CuMask(folder), advice] if amd else [advice])

@@ -80,8 +80,11 @@ def card_of(gpu: Gpu, ladder: Ladder) -> Card:
     by = ladder.on(gpu.uuid)
     reasons = ladder.reasons(gpu.uuid)
     lines = [_line(gpu, subject, ladder, by, reasons) for subject in Subject]
-    probes = ladder.probes()
-    lines += [_beside(text, one) for one in by if (text := probes[one.name].on(gpu.uuid).beside)]
+    if lines[-1].standing is not Standing.CAPPED:
+        probes = ladder.probes()
+        lines += [
+            _beside(text, one) for one in by if (text := probes[one.name].on(gpu.uuid).beside)
+        ]
     uncapped = [Line(what, Standing.NOT_ISOLATED, better=_APART) for what in UNCAPPED]
     if any(line.by == "MPS" for line in lines):
         # with MPS all programs are in one context of the driver's

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import stat
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,11 +14,13 @@ from pathlib import Path
 import pytest
 from conftest import until
 
+from gpuqueue.control import outcome
 from gpuqueue.control.launch import Launcher
+from gpuqueue.control.outcome import sweep
 from gpuqueue.paths import Home
 from gpuqueue.run import farewell
 from gpuqueue.run.files import MPS, SPEC, read_claim, read_exit, write_json
-from gpuqueue.run.process import alive, identify, send_signal
+from gpuqueue.run.process import alive, identify, process_table, send_signal
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="MPS is on Linux")
 
@@ -109,6 +112,26 @@ def test_a_job_that_is_not_under_mps_is_just_killed(job: Launcher, tmp_path: Pat
     attempt, _ = start(job, tmp_path, None)
     assert cancel(attempt)["returncode"] == -signal.SIGKILL
     assert not (tmp_path / "asked").exists()
+
+
+def test_what_a_lost_runner_left_is_let_go_of_as_well(job: Launcher, tmp_path: Path):
+    pipe = tmp_path / "place" / "pipe"
+    pipe.mkdir(parents=True)
+    attempt = tmp_path / "1"
+    attempt.mkdir()
+    write_json(attempt / MPS, {"gpu": "GPU-1", "pipe": str(pipe)})
+    words = [sys.executable, "-I", "-S", "-c", STUBBORN]
+    environment = {**os.environ, "GPUQUEUE_ATTEMPT_DIR": str(attempt)}
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        (tmp_path / "client").write_text(str(process.pid))
+        until(lambda: sweep(attempt))
+    assert process.returncode == -signal.SIGKILL
+    assert f"terminate_client 1 {process.pid} True" in (tmp_path / "asked").read_text()
+    assert outcome._farewells == {}
+    zombies = [seen for seen in process_table().values() if seen.parent == os.getpid()]
+    assert [seen for seen in zombies if seen.state == "Z"] == []
 
 
 def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -22,10 +22,10 @@ from gpuqueue.share.mps import PIPE, Limits, Mps
 from gpuqueue.share.mps.control import PROGRAM, Control
 from gpuqueue.share.mps.place import Place, place_of
 
-__all__ = ["ONE", "QUICK", "TWO", "Stage", "drivers", "stage"]
+__all__ = ["ONE", "PATIENT", "QUICK", "TWO", "Stage", "drivers", "install", "stage"]
 
-QUICK = Limits(answer=1.5, start=2.0, end=2.0, client=1.5, lock=5.0)
-"""Short, for answers that never come; those that do come take some ten milliseconds."""
+QUICK = Limits(answer=4.0, start=4.0, end=4.0, client=4.0, lock=4.0)
+"""For answers that never come; those beside them come within some ten milliseconds."""
 PATIENT = Limits(answer=60, start=60, end=60, client=60, lock=60)
 
 
@@ -94,19 +94,24 @@ class Stage:
         ]
 
 
-@pytest.fixture
-def stage(tmp_path: Path, drivers: Path) -> Iterator[Stage]:
-    """A control program that does as it should."""
-    program = tmp_path / "bin" / PROGRAM
+def install(folder: Path, drivers: Path) -> dict[str, str]:
+    """A control program that does as it should; the variables by which it is found."""
+    program = folder / "bin" / PROGRAM
     program.parent.mkdir()
     source = (HERE / "fake_mps_control.py").read_text()
     program.write_text(f"#!{sys.executable} -IS\n{source}")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    base = {
+    return {
         "PATH": f"{program.parent}:{os.environ['PATH']}",
-        "FAKE_MPS": str(tmp_path),
+        "FAKE_MPS": str(folder),
         "LD_LIBRARY_PATH": str(drivers),
     }
+
+
+@pytest.fixture
+def stage(tmp_path: Path, drivers: Path) -> Iterator[Stage]:
+    """A place for daemons with that control program."""
+    base = install(tmp_path, drivers)
     # pytest's own folders are too long for sockets
     with tempfile.TemporaryDirectory(prefix="gq", dir="/tmp") as name:
         made = Stage(tmp_path, Path(name) / "mps", base, drivers)

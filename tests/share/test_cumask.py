@@ -119,7 +119,8 @@ def test_what_is_claimed(nodes: Path, tmp_path: Path):
     ],
 )
 def test_the_ladder_of_each_maker(tmp_path: Path, vendor: str, fake: bool, names: list[str]):
-    gpu = Gpu("GPU-1", 0, "A GPU", 1 << 34, vendor=vendor, fake=fake)
+    name = "FAKE-0" if fake else "GPU-1"
+    gpu = Gpu(name, 0, "A GPU", 1 << 34, vendor=vendor, fake=fake)
     assert [one.name for one in ladder_for([gpu], tmp_path).mechanisms] == names
     if vendor == "intel":
         assert ladder_for([gpu], tmp_path).promises()["compute"] is Standing.ADMITTED_ONLY

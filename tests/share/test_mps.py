@@ -129,10 +129,14 @@ def test_a_smaller_share_beside_a_larger_one_waits_for_the_next_start(stage: Sta
     assert mps.resize(stage.job("a", 100)) is Effect.NEXT_START
 
 
-def test_memory_beside_the_memory_cap_leaves_room_for_the_context(stage: Stage):
+def test_beside_the_memory_cap_it_limits_no_memory(stage: Stage):
     mps = stage.mps()
+    # a process would keep that limit while the memory cap is raised
     job = stage.job("a", 250, 6 * GIB, GPUQUEUE_MEMCAP=str(stage.folder / "a" / "memcap"))
-    assert mps.environment(job)[LIMIT] == "0=7168M"
+    assert LIMIT not in mps.environment(job)
+    # that of the job that has submitted it says nothing
+    job = stage.job("b", 250, 6 * GIB, GPUQUEUE_MEMCAP=str(stage.folder / "a" / "memcap"))
+    assert mps.environment(job)[LIMIT] == "0=6144M"
 
 
 def test_what_the_user_has_set_stays_if_it_is_less(stage: Stage):
@@ -207,7 +211,7 @@ def test_one_call_gives_compute_and_memory(stage: Stage, monkeypatch: pytest.Mon
     assert (outcome.compute, outcome.memory) == (Standing.CAPPED, Standing.CAPPED)
     assert outcome.by == ("memory cap", "MPS", "framework settings")
     assert outcome.missing == {}
-    assert outcome.environment[LIMIT] == "0=1088M"
+    assert LIMIT not in outcome.environment
     assert {"LD_PRELOAD", LEDGER, PIPE, PERCENTAGE} <= set(outcome.environment)
     process = stage.start(
         dict(outcome.environment),

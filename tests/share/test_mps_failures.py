@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from mps_stage import ONE, QUICK, Stage, drivers, stage
+from mps_stage import ONE, PATIENT, QUICK, Stage, drivers, stage
 from share_cards import needs_compiler, state, tell
 
 from gpuqueue.errors import MpsError, MpsSilent
@@ -40,7 +40,7 @@ def have_daemon(stage: Stage) -> int:
     return found.pid
 
 
-def ask(stage: Stage, limits=QUICK) -> bool:
+def ask(stage: Stage, limits=PATIENT) -> bool:
     """Have a daemon that answers; whether it was started."""
     with stage.control(limits=limits).session() as session:
         return daemon.ensure(session)
@@ -89,7 +89,7 @@ def test_a_daemon_that_was_killed_is_started_anew(stage: Stage):
     os.kill(first, signal.SIGKILL)
     until_gone(first)
     assert stage.place().pipe.joinpath("control").exists()  # what it left does not stand in the way
-    assert ask(stage, limits=stage.control().limits)
+    assert ask(stage)
     assert have_daemon(stage) != first
 
 
@@ -107,8 +107,9 @@ def test_a_stuck_daemon_is_replaced_only_when_nothing_uses_it(stage: Stage, how,
     first = have_daemon(stage)
     process = stage.start(variables(stage.place(), 50, None))
     stage.behave(**how)
+    limits = QUICK if "hang" in how else PATIENT
     with pytest.raises(MpsSilent) as found:
-        ask(stage)
+        ask(stage, limits)
     assert str(found.value).startswith(f"The MPS daemon of {ONE} (pid {first}) is stuck: ")
     assert said in str(found.value)
     assert str(found.value).endswith(
@@ -119,18 +120,18 @@ def test_a_stuck_daemon_is_replaced_only_when_nothing_uses_it(stage: Stage, how,
     process.communicate()
     if HEALTH in str(how) and "hang" not in how:
         with pytest.raises(MpsSilent):
-            ask(stage)  # the new one is no better, and is not left behind
+            ask(stage, QUICK)  # the new one is no better, and is not left behind
         assert stage.daemons() == []
     if HEALTH in str(how):
         stage.behave()
-    assert ask(stage)
+    assert ask(stage, limits)
     stage.behave()
     assert have_daemon(stage) != first
 
 
 def test_nothing_is_believed_only_of_a_daemon_that_answers(stage: Stage):
     have_daemon(stage)
-    with stage.control(limits=QUICK).session() as session:
+    with stage.control().session() as session:
         assert session.servers() == ()
         stage.behave(silent=["get_"])
         with pytest.raises(MpsSilent, match="where a number was due"):
@@ -160,7 +161,7 @@ def test_a_server_in_fault_is_replaced_when_its_victims_have_ended(stage: Stage)
 
 
 def test_the_pipe_directory_is_gone(stage: Stage):
-    mps = stage.mps(limits=QUICK)
+    mps = stage.mps()
     mps.probe()
     job = stage.job("a")
     mps.environment(job)
@@ -179,7 +180,9 @@ def test_a_daemon_that_went_is_told_of_each_process(stage: Stage):
     mps = stage.mps()
     job = stage.job("a")
     mps.environment(job)
-    os.kill(have_daemon(stage), signal.SIGKILL)
+    pid = have_daemon(stage)
+    os.kill(pid, signal.SIGKILL)
+    until_gone(pid)
     stage.place().note.unlink()
     (said,) = mps.verify(job, [4711])
     assert said.startswith(f"Process 4711 uses {ONE} and is not held to the job's share of compute")
@@ -202,7 +205,7 @@ def test_left_overs_of_an_earlier_boot(stage: Stage):
     assert daemon.running(place) is None
     assert book.shares(place) == {}
     assert list(place.jobs.iterdir()) == []
-    assert ask(stage, limits=stage.control().limits)
+    assert ask(stage)
 
 
 def test_a_daemon_without_a_note_is_found_by_its_own_file(stage: Stage):
@@ -215,10 +218,10 @@ def test_a_daemon_that_never_listens(stage: Stage):
     (stage.place().log / "control.log").write_text("an earlier one\n")
     stage.behave(late=True)
     with pytest.raises(MpsSilent) as found:
-        ask(stage)
+        ask(stage, QUICK)
     said = str(found.value)
     assert said.startswith(
-        f"An MPS daemon was started for {ONE} and was not there within 2 s. MPS on {ONE} refused"
+        f"An MPS daemon was started for {ONE} and was not there within 4 s. MPS on {ONE} refused"
     )
     assert said.endswith(" Its log ends with: it waits")
     assert (stage.place().log / "control.old").read_text() == "an earlier one\n"
@@ -264,8 +267,8 @@ def test_somebody_talks_for_too_long(stage: Stage):
     have_daemon(stage)
     with open(stage.place().lock, "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(MpsSilent, match=r"Another process has talked .* for more than 5 s"):
-            ask(stage)
+        with pytest.raises(MpsSilent, match=r"Another process has talked .* for more than 4 s"):
+            ask(stage, QUICK)
 
 
 def test_no_control_program_any_more(stage: Stage):
@@ -331,7 +334,7 @@ def test_a_trial_that_hangs_is_given_up_and_believed_for_minutes(
     stage.behave(hang=["get_server_list"])
     probe = stage.mps(limits=QUICK).probe()
     assert not probe.usable
-    assert "has not answered `get_server_list` in 1.5 s" in probe.reason
+    assert "has not answered `get_server_list` in 4 s" in probe.reason
     stage.behave()
     assert stage.mps().probe() == probe
     monkeypatch.setattr("gpuqueue.share.proofs._FAILURE_HOLDS", 0.0)
@@ -372,7 +375,7 @@ def test_a_client_is_let_go_of_before_it_is_killed(stage: Stage):
     os.kill(process.pid, signal.SIGSTOP)
     while state(process.pid) != "T":
         time.sleep(0.01)
-    (ended,) = end_job_here(stage, folder, process)
+    (ended,) = end_job_here(stage, folder, process, PATIENT)
     assert (ended.released, ended.sentence) == (True, "")
     assert process.wait() == -signal.SIGKILL
     terminate = next(word for word in stage.commands if word.startswith("terminate_client"))

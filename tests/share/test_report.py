@@ -53,9 +53,7 @@ GPU 0  NVIDIA H200  140G
   compute                 capped         by MPS, each process of a job
                           seen: 66 of 132 multiprocessors at 50 per cent
   memory                  capped         by memory cap, all processes of a job together
-                          seen: 66 MiB refused under a cap of 64 MiB on {ONE}
-  memory of each process  capped         by MPS, each process of a job
-                          seen: a program was refused what was over it"""
+                          seen: 66 MiB refused under a cap of 64 MiB on {ONE}"""
     )
     long = text(H200, ladder, long=True)
     for line in (
@@ -72,10 +70,22 @@ GPU 0  NVIDIA H200  140G
     assert [line["what"] for line in shown["shares"]][:3] == [
         "compute",
         "memory",
-        "memory of each process",
+        "memory bandwidth",
     ]
     assert shown["shares"][0]["figure"] == "66 of 132 multiprocessors at 50 per cent"
     assert shown["kind"] == "GPU"
+
+
+@needs_compiler
+def test_where_only_mps_works_it_limits_each_process(stage: Stage, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gpuqueue.share.mps.place._roots", lambda: [stage.root])
+    monkeypatch.setenv("PATH", "/nowhere")
+    said = text(H200, ladder_for([H200], stage.folder / "m", stage.base))
+    assert "memory                  advised        by framework settings" in said
+    assert said.endswith(
+        "  memory of each process  capped         by MPS, each process of a job\n"
+        "                          seen: a program was refused what was over it"
+    )
 
 
 def test_what_is_not_there_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -27,15 +27,13 @@ __all__ = ["Mps"]
 
 log = logging.getLogger("gpuqueue")
 
-_CONTEXT = 1 << 30
-"""Bytes that a process may have beyond the memory cap, which does not count its context."""
-
 
 class Mps:
     """Caps the compute of each process of a job; NVIDIA, on Linux.
 
     It is a cap and not a reservation: two jobs of half a GPU may meet on the same multiprocessors.
-    Beside it, MPS limits the device memory of each process, where that was seen to work.
+    Where the memory cap is not in force, MPS limits the device memory of each process as well, if
+    that was seen to work.
 
     Each call may take seconds, up to those of `Limits`; see to it that nobody waits for them.
 
@@ -170,9 +168,10 @@ class Mps:
             percent_set = percent  # of the job that has submitted this one
         else:
             percent_set = min(percent, own_percent(bound.base))
-        memory = bound.caps.get(gpu) if proof.beside else None
-        if memory is not None and bound.base.get(LEDGER) == str(ledger_of(bound.folder)):
-            memory += _CONTEXT
+        # a process keeps its limit, so one beside the memory cap would stand in the way of a larger
+        # cap, which holds at once
+        capped = bound.base.get(LEDGER) == str(ledger_of(bound.folder))
+        memory = bound.caps.get(gpu) if proof.beside and not capped else None
         return variables(control.place, percent_set, memory)
 
     def _without(self, base: Mapping[str, str]) -> Mapping[str, str]:
