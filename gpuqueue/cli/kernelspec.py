@@ -24,7 +24,7 @@ __all__ = ["app"]
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Kernels that start with a share of a GPU, as tiles in JupyterLab's launcher.",
+    help="Launcher tiles whose kernels start with a share of a GPU.",
 )
 
 _PROVISIONER = "gpuqueue"
