@@ -351,7 +351,7 @@ def _take_inline() -> Any:
     backend = _inline()
     return [
         sorted(backend.figure_formats), dict(backend.print_figure_kwargs), backend.close_figures,
-        dict(backend.rc),
+        dict(backend.rc), backend.figure_format,
     ]  # fmt: skip
 
 
@@ -362,6 +362,8 @@ def _put_inline(state: Any) -> None:
         return
     backend = _inline()
     backend.print_figure_kwargs, backend.close_figures, backend.rc = state[1], state[2], state[3]
+    if state[4:] and state[4] != backend.figure_format:
+        backend.figure_format = state[4]  # which sets the formats, too
     backend.figure_formats = set(state[0])
 
 
