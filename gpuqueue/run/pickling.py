@@ -120,6 +120,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._special = comms.special()
         self._usual: set[type] = set()
         """Kinds that have no base of which ``_by_kind`` knows more."""
+        # not a method, which would hold this pickler and the memory that it has seen
+        self._worth = functools.partial(_worth, self.owners)
         self._tensors = Tensors(self._worth)
 
     def reducer_override(self, obj: Any) -> Any:
@@ -207,8 +209,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         text, buffers = sender.dump(value)
         return load_whole, (text, buffers)
 
-    def _worth(self, base: Any, size: int, base_size: int) -> bool:
-        return base_size <= max(_WORTH, _TIMES * size) or id(base) in self.owners
+
+def _worth(owners: Collection[int], base: Any, size: int, base_size: int) -> bool:
+    return base_size <= max(_WORTH, _TIMES * size) or id(base) in owners
 
 
 def _find_home(value: Any) -> None:
