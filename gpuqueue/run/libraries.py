@@ -242,11 +242,30 @@ def _put_sklearn(state: Any) -> None:
     _module("sklearn").set_config(**state)
 
 
+_SHOWN = "sklearn.utils._repr_html.estimator"
+
+
+def _numbers_of_shown() -> dict[str, Any]:
+    counters = {"container": "_CONTAINER_ID_COUNTER", "estimator": "_ESTIMATOR_ID_COUNTER"}
+    return {name: getattr(_module(_SHOWN), where) for name, where in counters.items()}
+
+
+def _take_shown() -> Any:
+    return {name: counter.count for name, counter in _numbers_of_shown().items()}
+
+
+def _put_shown(state: Any) -> None:
+    for name, counter in _numbers_of_shown().items():
+        counter.count = max(counter.count, state[name])
+
+
 LIBRARIES: tuple[Surrounding, ...] = (
     Surrounding("NumPy's settings", "numpy", _take_numpy, _put_numpy),
     Surrounding("pandas options", "pandas", _take_pandas, _put_pandas),
     Surrounding("matplotlib's settings", "matplotlib", _take_matplotlib, _put_matplotlib),
     Surrounding("scikit-learn's settings", "sklearn", _take_sklearn, _put_sklearn),
+    # what is shown in one notebook has numbers that must not be given out twice
+    Surrounding("scikit-learn's numbers", _SHOWN, _take_shown, _put_shown),
     Surrounding("torch's settings", "torch", _take_torch, _put_torch),
     Surrounding("torch's random state", "torch", _take_torch_random, _put_torch_random),
     Surrounding("NumPy's random state", "numpy.random", _take_numpy_random, _put_numpy_random),

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import os
 import pickle
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cloudpickle import cloudpickle as inner
@@ -247,9 +248,21 @@ def make_view(  # noqa: PLR0917
     return view
 
 
-def load_whole(text: bytes, buffers: list[Any]) -> Any:
-    """An object that was pickled by itself."""
-    return pickle.loads(text, buffers=buffers)
+class _Whole(pickle.Unpickler):
+    """Has the parts that were not pickled with the rest."""
+
+    parts: Sequence[Any] = ()
+
+    def persistent_load(self, at: Any) -> Any:
+        """The part of a number."""
+        return self.parts[at]
+
+
+def load_whole(text: bytes, buffers: list[Any], parts: Sequence[Any] = ()) -> Any:
+    """An object that was pickled by itself, but for some parts."""
+    unpickler = _Whole(io.BytesIO(text), buffers=buffers)
+    unpickler.parts = parts
+    return unpickler.load()
 
 
 def make_storage(data: Any, device: str) -> Any:

@@ -203,11 +203,15 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return None
 
     def _table(self, value: Any) -> Any:
-        """A table or series by itself: pandas must not find that its parts are shared."""
-        sender = Sender(self._main, self._leave)
+        """A table or series by itself: pandas must not find that its values are shared.
+
+        Its index and its columns it shares with others itself.
+        """
+        axes = list(value._mgr.axes)  # noqa: SLF001 - its public ones may be made for who asks
+        sender = Sender(self._main, self._leave, {id(axis): at for at, axis in enumerate(axes)})
         sender.send_whole()
         text, buffers = sender.dump(value)
-        return load_whole, (text, buffers)
+        return load_whole, (text, buffers, axes)
 
 
 def _worth(owners: Collection[int], base: Any, size: int, base_size: int) -> bool:
@@ -262,6 +266,8 @@ _REDUCERS: dict[type, Callable[[Any], Any]] = {
     weakref.ProxyType: lambda value: (make_proxy, (_behind(value), False)),
     weakref.CallableProxyType: lambda value: (make_proxy, (_behind(value), True)),
     types.CellType: lambda _: (make_cell, ()),
+    # cloudpickle would send what is in the file, and take it for the file
+    io.TextIOWrapper: lambda value: object.__reduce_ex__(value, 5),
     functools._lru_cache_wrapper: _reduce_cached,  # noqa: SLF001 - there is no public name
 }
 
