@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpuqueue.run.files import PROGRESS
 
 if TYPE_CHECKING:
-    from gpuqueue.client import LocalClient
+    from gpuqueue.client.local import LocalClient
     from gpuqueue.model import Job
 
 __all__ = ["latest_note", "notes", "thinned"]
