@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuqueue.client.freeing import mode_line, mode_told
+from gpuqueue.client.freeing import mode_line, mode_told, parked_of
 from gpuqueue.client.local import LocalClient
 from gpuqueue.control.machine import Machine, managed_gpus, policy_of
 from gpuqueue.model import ACTIVE, TERMINAL, Gpu, Job, JobState, Mode
 from gpuqueue.plan import Wait
+from gpuqueue.run.parked import Parked
 from gpuqueue.store import job_to_dict, plain
 from gpuqueue.units import format_bytes, format_duration, format_share
 
@@ -44,6 +45,7 @@ class Status:
     settings: Mapping[str, Any]
     warning: str = ""
     mode: Mode = field(default_factory=Mode)
+    parked: Mapping[int, Parked] = field(default_factory=dict)
 
     @property
     def slots_used(self) -> int:
@@ -59,7 +61,7 @@ class Status:
             "lead": None
             if self.lead is None
             else {key: self.lead[key] for key in ("pid", "kind", "since", "version")},
-            "mode": mode_told(self.mode, self.running, self.machine),
+            "mode": mode_told(self.mode, self.running, self.machine, self.parked),
             "problem": self.machine.problem,
             "warning": self.warning,
             "slots": {"used": self.slots_used, "total": self.slots},
@@ -150,6 +152,7 @@ def status_of(client: LocalClient, *, recent: int = 5) -> Status:
         settings=settings.as_dict(),
         warning=_warnings(client),
         mode=client.store.mode(),
+        parked=parked_of(client.home, live),
     )
 
 
@@ -215,7 +218,7 @@ def render(status: Status) -> str:
         f"{lead['kind']}, pid {lead['pid']}" if lead else "none running; the next submit starts one"
     )
     lines = [f"controller: {who}    slots: {status.slots_used}/{status.slots} used"]
-    if free := mode_line(mode_told(status.mode, status.running, status.machine)):
+    if free := mode_line(mode_told(status.mode, status.running, status.machine, status.parked)):
         lines.insert(0, free)
     if status.warning:
         lines.append(f"warning: {status.warning}")

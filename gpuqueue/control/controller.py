@@ -22,6 +22,8 @@ from gpuqueue.control.herald import Herald
 from gpuqueue.control.intents import carry_out, with_children
 from gpuqueue.control.launch import Launcher
 from gpuqueue.control.machine import snapshot_of, usage_of
+from gpuqueue.control.parking import Parking
+from gpuqueue.control.proving import Prover
 from gpuqueue.control.sight import TICK, Sight
 from gpuqueue.control.starting import Starter
 from gpuqueue.control.teacher import Teacher
@@ -78,7 +80,8 @@ class Controller:
             home, self.store, self.settings, self.sight,
             starter=self.starter, evictor=self.evictor, teacher=self._teacher,
         )  # fmt: skip
-        self.freer = Freer(home, self.evictor, self.starter.take_back, self.follower.end)
+        parking = Parking(home, self.settings, self.sight, Prover(self.store))
+        self.freer = Freer(home, self.evictor, self.starter.take_back, self.follower.end, parking)
         self.idle_since = time.monotonic()
         self.herald = Herald(home, self.store.flush, on_commit)
         self._stopping = threading.Event()

@@ -53,6 +53,10 @@ class Evictor:
         """
         if not self.is_late(job, patience) and ask_to_stop(self._folder(job)):
             return
+        self.stop(job)
+
+    def stop(self, job: Job) -> None:
+        """End an attempt as a cancel does, whether or not it could save."""
         if job.process is not None:
             ask(self._home.attempt(job.id, job.attempt), job.process, signal.SIGTERM)
 

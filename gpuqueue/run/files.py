@@ -16,6 +16,7 @@
 ``  exit.json``      made just before the payload starts, then names its process, then tells how
                      it ended; always written in place, in one piece
 ``  stop``           made by a job that can save and step aside; two bytes: asked, heard
+``  device.json``    made while its GPU memory is on the host, or on its way
 ``  progress.jsonl`` what ``checkpoint.log`` noted; older lines are in ``progress.old.jsonl``
 ``  run/``           a fresh directory for the job's own files (``GPUQUEUE_RUN_DIR``)
 ``checkpoints/``     the job's checkpoints, unless it was told another place; outlives attempts
@@ -39,6 +40,7 @@ if sys.platform != "win32":  # where no containers share a directory
 
 __all__ = [
     "ASK",
+    "DEVICE",
     "EXIT",
     "LOG",
     "OUTCOME",
@@ -75,6 +77,7 @@ RESULT = "result"
 OUTCOME = "outcome.json"
 EXIT = "exit.json"
 STOP = "stop"
+DEVICE = "device.json"
 PROGRESS = "progress.jsonl"
 _CLAIM = "claim"
 _EXIT_ROOM = 4096
