@@ -90,6 +90,11 @@ class Settings(HasTraits):
         default_value=True,
         help="Whether a job may start before one ahead of it when that delays nothing.",
     )
+    starvation_guard = Bool(
+        default_value=True,
+        help="Whether a waiting job holds back the GPUs it needs from jobs behind it. Without it "
+        "whatever fits starts, no start is promised, and a wide job may wait for ever.",
+    )
     fake_gpus = Unicode(
         "",
         help='Pretend GPUs, such as "80G,80G" or "2xA100:40G", for trying things out. The '

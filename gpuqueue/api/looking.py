@@ -82,6 +82,22 @@ def jobs(asked: Asked) -> Question:
     return lambda client: told.jobs_told(client, states, owner, before, limit)
 
 
+def usage(asked: Asked) -> Question:
+    """Who used how much of the GPUs."""
+    query = asked.query("since", "by")
+    since, by = query.text("since") or "24h", query.text("by") or "owner"
+
+    def ask(client: LocalClient) -> dict[str, Any]:
+        from gpuqueue.client.books import usage
+
+        found = usage(client, since, by)
+        return {
+            "by": found.by, "since": found.since, "until": found.until, "rows": list(found)
+        }  # fmt: skip
+
+    return ask
+
+
 def job(asked: Asked) -> Question:
     """One job; where it waits, also why and until when."""
     asked.query()

@@ -11,6 +11,7 @@ from typing import Any
 
 from gpuqueue.client.freeing import mode_line, mode_told, parked_of
 from gpuqueue.client.local import LocalClient
+from gpuqueue.control.devicememory import astray
 from gpuqueue.control.machine import Machine, managed_gpus, policy_of
 from gpuqueue.model import ACTIVE, TERMINAL, Gpu, Job, JobState, Mode
 from gpuqueue.plan import Wait
@@ -211,6 +212,11 @@ def _over(job: Job) -> str:
     return f", has used {format_bytes(job.peak)} of GPU memory, --mem was {asked}"
 
 
+def _astray(job: Job, machine: Machine) -> str:
+    wrong = ", ".join(str(index) for index in astray(job, machine))
+    return f", uses GPU {wrong}, which it was not given" if wrong else ""
+
+
 def render(status: Status) -> str:
     """The status as text for people."""
     lead = status.lead
@@ -231,7 +237,7 @@ def render(status: Status) -> str:
             ran = format_duration(job.ran(status.at)) if job.started else "starting"
             ran = f"{job.reason or job.state}; ran {ran}" if job.state in _ASIDE else ran
             eta = f" of about {format_duration(job.request.eta)}" if job.request.eta else ""
-            over = _over(job)
+            over = _over(job) + _astray(job, status.machine)
             lines.append(f"  {job.id:>5}  {job.tag:<20} {job.owner:<10} {ran}{eta}{over}")
     if status.waiting:
         lines.append("waiting")

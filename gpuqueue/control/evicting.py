@@ -6,11 +6,11 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 
-from gpuqueue.control.runners import ask
+from gpuqueue.control.runners import ask, ask_aside
 from gpuqueue.control.turn import Turn
 from gpuqueue.model import Job, JobState
 from gpuqueue.paths import Home
-from gpuqueue.run.files import ask_to_stop, is_resumable
+from gpuqueue.run.files import ask_to_stop, has_begun, is_resumable
 
 __all__ = ["EVICT", "FREE", "Evictor", "in_front", "resumes"]
 
@@ -51,18 +51,23 @@ class Evictor:
         one that has not done so by then, gets SIGTERM, as for a cancel, and after the grace time
         SIGKILL. It does no harm to repeat either; a lead may have died before it asked.
         """
-        if not self.is_late(job, patience) and ask_to_stop(self._folder(job)):
-            return
+        folder = self._home.attempt(job.id, job.attempt)
+        if not self.is_late(job, patience):
+            if ask_to_stop(folder):
+                return
+            if job.request.resumable and ask_aside(folder):
+                return
         self.stop(job)
 
     def stop(self, job: Job) -> None:
         """End an attempt as a cancel does, whether or not it could save."""
+        folder = self._home.attempt(job.id, job.attempt)
         if job.process is not None:
-            ask(self._home.attempt(job.id, job.attempt), job.process, signal.SIGTERM)
+            ask(folder, job.process, signal.SIGTERM)
 
     def saves(self, job: Job) -> bool:
         """Whether a job can save and step aside."""
-        return is_resumable(self._folder(job))
+        return job.request.resumable or is_resumable(self._home.attempt(job.id, job.attempt))
 
     def is_late(self, job: Job, patience: float) -> bool:
         """Whether this job has been asked for longer than ``patience`` seconds."""
@@ -73,13 +78,11 @@ class Evictor:
         """An attempt has ended, or is not asked any more."""
         self._since.pop((job.id, job.attempt), None)
 
-    def _folder(self, job: Job) -> str:
-        return str(self._home.attempt(job.id, job.attempt))
-
 
 def resumes(home: Home, job: Job) -> bool:
     """Whether an attempt goes on from what an earlier one has saved."""
-    return any(is_resumable(home.attempt(job.id, earlier)) for earlier in range(1, job.attempt))
+    says = has_begun if job.request.resumable else is_resumable
+    return any(says(home.attempt(job.id, earlier)) for earlier in range(1, job.attempt))
 
 
 def in_front(jobs: Mapping[int, Job], job: Job) -> int:

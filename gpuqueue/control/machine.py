@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -24,6 +24,7 @@ from gpuqueue.store import Store, gpu_from, plain, reading_from
 from gpuqueue.units import format_bytes
 
 __all__ = [
+    "CARDS",
     "FACT",
     "Machine",
     "machine_of",
@@ -35,6 +36,8 @@ __all__ = [
 ]
 
 FACT = "machine"
+CARDS = "cards"
+"""Name of the fact: what is known of the GPUs that are or were here, by UUID."""
 _DAY = 86_400.0
 
 
@@ -44,7 +47,8 @@ class Machine:
 
     ``outside`` maps a GPU's UUID to bytes used and the words for who uses them; ``used`` maps a
     job's number to the bytes that its processes hold on each of its GPUs, where the driver tells.
-    ``silent`` says that the driver does not answer.
+    ``users`` are the processes (pids) of each job that the driver sees on its GPUs; they are not
+    published. ``silent`` says that the driver does not answer.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -53,6 +57,7 @@ class Machine:
     used: Mapping[int, Mapping[str, int]] | None = None
     problem: str = ""
     silent: bool = False
+    users: Mapping[int, frozenset[int]] | None = field(default=None, compare=False)
 
     def as_fact(self) -> dict[str, Any]:
         """JSON form, for the store."""
@@ -111,7 +116,8 @@ def seen_on(
             if job.process is not None and not is_elsewhere(job.process):
                 tree = (job.process.pid, *descendants(job.process.pid, children))
                 owners |= dict.fromkeys(tree, job.id)
-    held = {gpu for job in running if job.placement for gpu in job.placement.gpus}
+    places = {job.id: set(job.placement.gpus) for job in running if job.placement}
+    held = {gpu for gpus_of in places.values() for gpu in gpus_of}
     outside: dict[str, tuple[int, tuple[str, ...]]] = {}
     used: dict[int, dict[str, int]] = {}
     for gpu, reading in zip(gpus, readings, strict=False):
@@ -119,25 +125,34 @@ def seen_on(
             if process.pid in owners and process.memory:
                 mine = used.setdefault(owners[process.pid], {})
                 mine[gpu.uuid] = mine.get(gpu.uuid, 0) + process.memory
-        strangers = [process for process in reading.processes if process.pid not in owners]
-        if amount := _outside(reading, owners, claimed=gpu.uuid in held):
-            outside[gpu.uuid] = (amount, tuple(_holder(p.pid, p.memory) for p in strangers))
-    return Machine(tuple(gpus), tuple(readings), outside, used, problem, silent)
+        at_home = {pid for pid, job in owners.items() if gpu.uuid in places.get(job, ())}
+        strangers = [process for process in reading.processes if process.pid not in at_home]
+        if amount := _outside(reading, at_home, claimed=gpu.uuid in held):
+            words = (_holder(p.pid, p.memory, owners.get(p.pid)) for p in strangers)
+            outside[gpu.uuid] = (amount, tuple(words))
+    users: dict[int, frozenset[int]] = {}
+    for process in (process for reading in readings for process in reading.processes):
+        if process.pid in owners:
+            job_id = owners[process.pid]
+            users[job_id] = users.get(job_id, frozenset()) | {process.pid}
+    return Machine(tuple(gpus), tuple(readings), outside, used, problem, silent, users)
 
 
-def _outside(reading: Reading, owners: Mapping[int, int], *, claimed: bool) -> int:
-    """Bytes used on a GPU by programs that are not jobs of the queue."""
+def _outside(reading: Reading, at_home: Collection[int], *, claimed: bool) -> int:
+    """Bytes used on a GPU by others than the jobs that were given it (``at_home``, pids)."""
     total = reading.memory_used or 0
     if not claimed:
         return total
-    mine = [process.memory for process in reading.processes if process.pid in owners]
+    mine = [process.memory for process in reading.processes if process.pid in at_home]
     if None in mine or not reading.processes:
         # nobody can tell whose it is: count only what strangers are known to hold
-        return sum(p.memory or 0 for p in reading.processes if p.pid not in owners)
+        return sum(p.memory or 0 for p in reading.processes if p.pid not in at_home)
     return max(0, total - sum(memory or 0 for memory in mine))
 
 
-def _holder(pid: int, memory: int | None) -> str:
+def _holder(pid: int, memory: int | None, job: int | None) -> str:
+    if job is not None:
+        return f"job {job}, which was not given it ({format_bytes(memory)})"
     import psutil
 
     user, notebook = "?", ""
@@ -165,6 +180,7 @@ def policy_of(settings: Settings, gpus: Sequence[Gpu], *, silent: bool = False) 
         settings.backfill,
         frozenset(uuid for index, uuid in by_index.items() if silent or index in settings.drained),
         settings.fair_share,
+        settings.starvation_guard,
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from gpuqueue.control.evicting import EVICT, FREE
 from gpuqueue.model import Job, JobKind, JobState, ProcessId
 from gpuqueue.run.files import (
+    ASIDE,
     OUTCOME,
     VOID,
     has_heard,
@@ -111,7 +112,9 @@ def outcome_of(folder: Path, job: Job) -> Outcome | None:
             # whatever its exit code: a program may save its state and end well on SIGTERM
             return Outcome.stepped_aside(f"{_ASIDE[job.asked]}was stopped{_for_whom(job)}")
         return Outcome(JobState.CANCELLED, code, "cancelled while it ran", started, ended)
-    if code == 0 and has_heard(folder):
+    if record.get("asked") == ASIDE and code != 0:
+        return Outcome.stepped_aside(f"{_ASIDE.get(job.asked, '')}was stopped{_for_whom(job)}")
+    if code == 0 and (record.get("asked") == ASIDE or has_heard(folder)):
         evicted = _ASIDE.get(job.asked, "")
         return Outcome.stepped_aside(f"{evicted}saved its state and stepped aside{_for_whom(job)}")
     if code == 0:

@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gpuqueue.model import ProcessId
-from gpuqueue.run.files import ASK, is_held
+from gpuqueue.run.files import ASIDE, ASK, is_held
 from gpuqueue.run.freezing import are_frozen, freeze, thaw
 from gpuqueue.run.process import alive, is_elsewhere, send_signal
 from gpuqueue.run.wake import ring
 
-__all__ = ["are_still", "ask", "go_on", "keep_still", "lives"]
+__all__ = ["are_still", "ask", "ask_aside", "go_on", "keep_still", "lives"]
 
 
 Attempt = tuple[Path, ProcessId]
@@ -34,6 +34,15 @@ def ask(folder: Path, process: ProcessId, number: int) -> bool:
     if is_elsewhere(process):
         return ring(folder / ASK, str(int(number)))
     return send_signal(process, number)
+
+
+def ask_aside(folder: Path) -> bool:
+    """Have an attempt's program asked by SIGTERM to save and exit, with nothing to follow.
+
+    Not by a signal to the runner: one of an earlier version would not know it and die of it.
+    Returns whether the runner listens.
+    """
+    return ring(folder / ASK, ASIDE)
 
 
 def keep_still(attempts: Iterable[Attempt], patience: float | None = None) -> None:

@@ -11,14 +11,15 @@ from typing import Any
 from gpuqueue.errors import InvalidRequest
 from gpuqueue.model import Preset
 
-__all__ = ["CELL_ONLY", "FLAGS", "VALUED", "Asked", "parse_options"]
+__all__ = ["CELL_ONLY", "COMMAND_ONLY", "FLAGS", "VALUED", "Asked", "parse_options"]
 
-VALUED = ("preset", "gpus", "share", "mem", "slots", "eta", "after", "tag", "key")
+VALUED = ("preset", "gpus", "share", "mem", "slots", "eta", "after", "tag", "key", "require")
 """Options that take a value, in the words of ``gpuqueue.submit``."""
 
-FLAGS = ("restartable", "preemptible", "no-wait", *Preset)
+FLAGS = ("restartable", "preemptible", "burst", "no-wait", *Preset)
+COMMAND_ONLY = ("resumable",)
 CELL_ONLY = ("bg", "in", "out")
-_ALL = (*VALUED, *FLAGS, "priority", *CELL_ONLY)
+_BOTH = (*VALUED, *FLAGS, "priority")
 
 
 @dataclass
@@ -80,7 +81,7 @@ def parse_options(words: Sequence[str], *, cell: bool = True) -> Asked:
             asked.background = True
         elif name == "no-wait":
             asked.options["wait"] = False
-        elif name in {"restartable", "preemptible"}:
+        elif name in {"restartable", "preemptible", "resumable", "burst"}:
             asked.options[name] = True
         else:
             _preset(asked, name)
@@ -88,7 +89,7 @@ def parse_options(words: Sequence[str], *, cell: bool = True) -> Asked:
 
 
 def _check(name: str, *, cell: bool) -> None:
-    known = _ALL if cell else tuple(word for word in _ALL if word not in CELL_ONLY)
+    known = (*_BOTH, *(CELL_ONLY if cell else COMMAND_ONLY))
     if name in known:
         return
     close = difflib.get_close_matches(name, known, 1, 0.5)

@@ -71,6 +71,8 @@ class Band:
 
     def promise(self) -> list[Promise]:
         """Give those a latest start who have none."""
+        if not self.snapshot.policy.starvation_guard:
+            return []
         slack = self.snapshot.policy.reorder_slack
         given = []
         for item, start in zip(self.items, self.laid_in_order.starts, strict=True):

@@ -47,7 +47,8 @@ class Decision:
         self.behind: Sequence[Job] = ()
         if snapshot.mode.normal:
             self._take_head()
-        self.doubtful = snapshot.policy.backfill and any(item.loose for item in self.items)
+        rules = snapshot.policy
+        self.doubtful = rules.backfill and any(item.loose for item in self.items)
         self.promises: list[Promise] = []
         self.starts: list[tuple[Job, Form, int]] = []
         self.evictions: list[Evict] = []
@@ -90,10 +91,12 @@ class Decision:
             if estimate is not None:
                 item.movable = item.movable and estimate.sound
                 item.loose = estimate.learned
+            item.loose = item.loose or not snapshot.policy.starvation_guard
             self.items.append(item)
 
     def _lacks_promise(self) -> bool:
-        return any(item.latest == inf for item in self.items)
+        guards = self.snapshot.policy.starvation_guard
+        return guards and any(item.latest == inf for item in self.items)
 
     def _could_start(self) -> bool:
         """Whether anything at all could start now, reservations overlooked."""

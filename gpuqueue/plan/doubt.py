@@ -26,7 +26,9 @@ def eased(band: Band, order: Order) -> tuple[Order, Laid]:
     others are expected is worked out when somebody looks.
     """
     items = order.items
-    reserved = band.base.copy().lay(items, eased=True)
+    # without the guard not even the first in line holds anything back
+    after = 0.0 if band.snapshot.policy.starvation_guard else inf
+    reserved = band.base.copy().lay(items, eased=True, after=after)
     begun = [
         (item, marks)
         for item, start, marks in zip(items, reserved.starts, reserved.marks, strict=True)

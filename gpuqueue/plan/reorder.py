@@ -69,7 +69,7 @@ class Order:
 def reordered(band: Band, laid: Laid) -> Order:
     """The best order found, starting from the queue's own, whose layout is ``laid``."""
     policy = band.snapshot.policy
-    if not policy.reorder_slack or not policy.backfill:
+    if not (policy.reorder_slack and policy.backfill and policy.starvation_guard):
         return Order(band.items, laid)
     return _Search(band, laid).run()
 

@@ -81,7 +81,8 @@ class Timeline:
 
         With a ``stake`` it ends short, the timeline spoilt, as soon as that is lost. ``strict``
         lets none start before one ahead of it, nor before ``after``. ``eased``: once one
-        has to wait, loose items behind it start now or are left out, with an infinite start.
+        has to wait, or with an ``after``, loose items start now or are left out, with an infinite
+        start.
         """
         lanes, shaky = self.lanes, self.shaky
         slowly = lanes.closed or lanes.kinds
@@ -89,7 +90,7 @@ class Timeline:
         find_one = self._find_slowly if slowly else self._find_one
         times = self.times
         now = times[0]
-        last = max(now, after) if strict else now
+        last = max(now, after) if strict or eased else now
         floors = self.floors
         floors.clear()
         starts: list[float] = []

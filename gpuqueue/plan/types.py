@@ -47,6 +47,9 @@ class Policy:
         Whether, within equal priority, whoever has had the least of the GPUs comes first.
     backfill
         Whether a job may start before one ahead of it where it delays nothing.
+    starvation_guard
+        Whether a waiting job holds back what it needs from those behind it. Without that, whatever
+        fits starts, nobody is promised anything, and wide work may wait for ever.
     checkpoint
         Seconds between the points from which a preemptible job can go on; 0: it begins anew.
     """
@@ -59,6 +62,7 @@ class Policy:
     backfill: bool = True
     drained: frozenset[str] = frozenset()
     fair_share: bool = False
+    starvation_guard: bool = True
     checkpoint: float = 0.0
 
 

@@ -39,6 +39,7 @@ if sys.platform != "win32":  # where no containers share a directory
     import fcntl
 
 __all__ = [
+    "ASIDE",
     "ASK",
     "DEVICE",
     "EXIT",
@@ -72,6 +73,8 @@ __all__ = [
 SPEC = "spec.json"
 LOG = "log"
 ASK = "ask"
+ASIDE = "aside"
+"""What a runner hears there, and records, when its program is to save and exit on SIGTERM."""
 OUTPUTS = "outputs.jsonl"
 RESULT = "result"
 OUTCOME = "outcome.json"

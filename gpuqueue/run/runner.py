@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuqueue.model import ProcessId
-from gpuqueue.run.files import ASK, LOG, SPEC, ExitFile, hold, read_json, take_claim
+from gpuqueue.run.files import ASIDE, ASK, LOG, SPEC, ExitFile, hold, read_json, take_claim
 from gpuqueue.run.freezing import freeze, thaw
 from gpuqueue.run.logfile import LogFile
 from gpuqueue.run.process import adopt_orphans, descendants, identify, since_boot
@@ -112,8 +112,9 @@ class Runner:
     order
         What the controller says: ``job`` (number), ``job_dir``, ``attempt_dir``, ``env`` (added
         to the payload's environment), ``wake`` (the controller's doorbell), ``grace`` (seconds
-        between asking and ending), ``log_limit`` (bytes), and the text of ``spec`` where that is
-        not in a file.
+        between asking and ending), ``save`` (the same for what a program leaves behind that was
+        asked to step aside), ``log_limit`` (bytes), and the text of ``spec`` where that is not in
+        a file.
     """
 
     def __init__(self, order: Mapping[str, Any]) -> None:
@@ -184,7 +185,7 @@ class Runner:
             self._log.close()
 
     def ask(self, what: str) -> None:
-        """Ask for the job's end: ``cancel`` or ``interrupt``."""
+        """Ask for the job's end: ``cancel``, ``interrupt`` or, with no time limit, ``aside``."""
         if what == "cancel" and self.deadline is None:
             self.deadline = time.monotonic() + self.order["grace"]
             if self.status is None:
@@ -193,6 +194,9 @@ class Runner:
         elif what == "interrupt" and self.status is None:
             self.asked = self.asked or what
             self._interrupt()
+        elif what == ASIDE and self.status is None and not self.asked:
+            self.asked = what
+            self._signal_payload(signal.SIGTERM)
 
     def _interrupt(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -320,6 +324,8 @@ class Runner:
                 self.ask("cancel")
             elif line == str(int(signal.SIGINT)):
                 self.ask("interrupt")
+            elif line == ASIDE:
+                self.ask(ASIDE)
             elif line == str(int(signal.SIGSTOP)):
                 freeze(_me())
             elif line == str(int(signal.SIGCONT)):
@@ -347,7 +353,9 @@ class Runner:
                 self.status = status
         if self.status is not None and self.deadline is None:
             # the payload ended by itself and left others behind: its GPUs are not free yet
-            self.deadline = time.monotonic() + self.order["grace"]
+            # they may be what saves, where it was a shell that has died of the asking
+            time_left = "save" if self.asked == ASIDE else "grace"
+            self.deadline = time.monotonic() + self.order[time_left]
         return False
 
     def _press(self) -> None:

@@ -8,6 +8,7 @@ from gpuqueue.store.codec import (
     request_from,
 )
 from gpuqueue.store.jobs import LIVE
+from gpuqueue.store.placements import Stay
 from gpuqueue.store.rescue import RESCUE
 from gpuqueue.store.store import Store
 from gpuqueue.store.submit import Draft
@@ -16,6 +17,7 @@ __all__ = [
     "LIVE",
     "RESCUE",
     "Draft",
+    "Stay",
     "Store",
     "gpu_from",
     "job_to_dict",

@@ -287,6 +287,36 @@ def test_use_beyond_what_was_asked_for_is_told_once(home, tmp_path, uses):
     assert "has used 5G of GPU memory, --mem was 2G" in str(gpuqueue.status())
 
 
+def test_one_on_a_gpu_that_it_was_not_given_is_named_and_in_nobody_s_way(
+    home, tmp_path, monkeypatch
+):
+    file = tmp_path / "processes"
+    file.touch()
+    monkeypatch.setenv("GPUQUEUE_FAKE_PROCS", str(file))
+    home.config.write_text("slots = 8\n")
+    neighbour = gpuqueue.submit(_waiter(tmp_path), share=0.25, mem="4G")
+    stray = gpuqueue.submit(_waiter(tmp_path), gpus=1)
+    until(lambda: {neighbour.state, stray.state} == {JobState.RUNNING})
+    (wrong,) = neighbour.record.placement.gpus
+    assert stray.record.placement.gpus != (wrong,)
+    index = int(wrong.removeprefix("FAKE-"))
+    file.write_text(f"{stray.record.process.pid}:{index}:{16 * 1024}\n")
+    words = f", uses GPU {index}, which it was not given"
+    until(lambda: words in str(gpuqueue.status()))
+    until(lambda: _events(stray, "astray"))
+    # its memory there is not promised to anybody
+    later = gpuqueue.submit(["true"], share=0.25, mem="6G")
+    assert f"job {stray.id}, which was not given it (16G)" in later.why()
+    file.write_text("")
+    assert later.wait(60) == 0
+    for job in (neighbour, stray):
+        (tmp_path / "w").touch()
+        assert job.wait(60) == 0
+    (event,) = _events(stray, "astray")
+    assert event.data == {"gpus": [index]}
+    assert not _events(neighbour, "astray")
+
+
 def test_a_new_lead_knows_what_the_last_one_learned(home, tmp_path, uses):
     from conftest import lead_process, leads_of
 

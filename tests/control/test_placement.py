@@ -59,6 +59,20 @@ def test_a_stream_of_small_jobs_does_not_starve_a_wide_one():
             job.cancel()
 
 
+def test_without_the_guard_a_stream_of_small_jobs_starves_a_wide_one(home):
+    home.config.write_text("starvation_guard = false\n")
+    small = [gpuqueue.submit(["sleep", "0.4"], gpus=1) for _ in range(4)]
+    wide = gpuqueue.submit(["true"], gpus=2)
+    # always two more that wait: whenever a GPU comes free one of them is there to take it
+    for _ in range(12):
+        small[-3].wait(60)
+        small.append(gpuqueue.submit(["sleep", "0.4"], gpus=1))
+    assert wide.state is JobState.QUEUED
+    assert sum(job.record.started is not None for job in small) > 8
+    assert wide.wait(60) == 0
+    assert wide.record.started >= max(job.record.started for job in small)
+
+
 def test_what_fits_exactly_starts():
     both = gpuqueue.submit(["sleep", "600"], gpus=2)
     up(both)

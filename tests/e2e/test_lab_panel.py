@@ -21,6 +21,7 @@ from lab_server import TOKEN, Server, jupyter, server
 from panel_browser import *  # noqa: F403
 from panel_browser import picture, watched
 
+import gpuqueue
 from gpuqueue import paths
 from gpuqueue.paths import Home, find_home
 
@@ -374,6 +375,14 @@ def test_a_command_is_queued_from_the_form(lab: Server, opened: Opened) -> None:
     page.get_by_label("Name").fill("form")
     page.get_by_role("button", name="Queue it").click()
     page.locator(".gq-recent [data-state=succeeded]", has_text="form").wait_for(timeout=8000)
+    (job,) = [each for each in lab.api("GET", "jobs")["jobs"] if each["tag"] == "form"]
+    # the same as from Python, but for where it came from
+    other = gpuqueue.submit("echo from-the-form", preset="cpu", tag="form", cwd=job["cwd"])
+    other.wait(60)
+    told = lab.api("GET", f"jobs/{other.id}")
+    own = {"id", "origin", "submitted", "position", "started", "ended", "pid", "expected"}
+    same = told.keys() & job.keys() - own - {"latest", "learned"}
+    assert {name: job[name] for name in same} == {name: told[name] for name in same}
 
 
 def test_what_a_job_came_from_is_opened(lab: Server, opened: Opened) -> None:

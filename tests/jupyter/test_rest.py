@@ -11,6 +11,7 @@ import nbformat
 import pytest
 from conftest import until
 from gpuqueue_jupyter.handlers import API
+from IPython.core.interactiveshell import InteractiveShell
 from server_fixtures import *  # noqa: F403
 from server_fixtures import SPEC_FILE, Rest
 from typer.testing import CliRunner
@@ -30,6 +31,41 @@ def test_status_shows_gpus_queue_and_who_leads(rest: Rest) -> None:
     assert status["lead"]["pid"] == os.getpid()
     assert status["lead"]["kind"] == "jupyter"
     assert status["counts"] == {"running": 0, "waiting": 0}
+
+
+def test_a_job_gets_another_size_as_it_runs(rest: Rest) -> None:
+    job = rest.submit("sleep 60", options={"share": 0.25, "mem": "6G"})["id"]
+    rest.until_state(job, "running")
+    answer = rest.post(f"/jobs/{job}/resize", {"share": "0.5", "mem": "20G"})
+    assert answer.status == 200
+    assert answer.json["applied"] == {"share": "admitted only", "mem": "admitted only"}
+    assert answer.json["job"]["resized"] == {"share": 500, "memory": 20 * 2**30}
+    assert answer.json["job"]["placement"]["grants"][0]["compute"] == 500
+    beside = rest.submit("sleep 60", options={"share": 0.5, "mem": "1G"})["id"]
+    rest.until_state(beside, "running")
+    refused = rest.post(f"/jobs/{job}/resize", {"share": 0.75})
+    assert refused.status == 409
+    assert "0.5 that it holds included" in refused.json["message"]
+    assert rest.job(job)["placement"]["grants"][0]["compute"] == 500
+    for body, field in (({}, "share"), ({"mem": "much"}, "mem"), ({"size": 1}, "size")):
+        refused = rest.post(f"/jobs/{job}/resize", body)
+        assert (refused.status, refused.json["field"]) == (400, field)
+    assert rest.post(f"/jobs/{job}/resize", {"mem": "99G"}).status == 400
+    assert rest.post("/jobs/99/resize", {"share": 1}).status == 404
+
+
+def test_usage_by_owner_and_other_keys(rest: Rest) -> None:
+    job = rest.submit("sleep 60", options={"share": 0.5, "tag": "mine"})["id"]
+    rest.until_state(job, "running")
+    answer = rest.get("/usage", since="1h", by="tag")
+    assert answer.status == 200
+    (row,) = answer.json["rows"]
+    assert (row["tag"], row["jobs"]) == ("mine", 1)
+    assert row["gpu_hours"] == pytest.approx(row["held_hours"] / 2)
+    assert rest.get("/usage").json["by"] == "owner"
+    assert rest.get("/usage", by="colour").json["field"] == "by"
+    assert rest.get("/usage", since="soon").json["field"] == "since"
+    assert rest.get("/usage", of="me").status == 400
 
 
 def test_status_lists_no_more_than_asked_but_counts_all(rest: Rest) -> None:
@@ -329,7 +365,7 @@ def test_a_hang_up_stops_the_server(extension, monkeypatch) -> None:
 def test_a_job_is_the_same_however_it_is_submitted(
     rest: Rest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By REST, from Python, by the command line: all but where it came from."""
+    """By REST, Python, the command line and a magic: all but where it came from."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")
     options = {"gpus": 1, "mem": "2G", "eta": "40m", "tag": "a", "priority": 3, "restartable": True}
@@ -341,8 +377,12 @@ def test_a_job_is_the_same_however_it_is_submitted(
     assert done.exit_code == 0, done.output
     own = ["id", "origin", "submitted", "position", "started", "ended", "pid"]
     own += ["placement", "expected", "latest"]
-    numbers = [by_rest["id"], by_python.id, json.loads(done.stdout)["id"]]
+    shell = InteractiveShell()
+    shell.run_line_magic("load_ext", "gpuqueue")
+    line = " ".join(["submit", *words, "--restartable", *command])
+    by_magic = shell.run_line_magic("gpu", line)
+    numbers = [by_rest["id"], by_python.id, json.loads(done.stdout)["id"], by_magic.id]
     jobs = [rest.ended(number) for number in numbers]
     told = [{name: job[name] for name in job if name not in own} for job in jobs]
-    assert told[0] == told[1] == told[2]
+    assert all(each == told[0] for each in told)
     assert told[0]["request"]["memory"] == 2 * 2**30

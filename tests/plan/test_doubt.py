@@ -142,3 +142,30 @@ def test_a_start_that_rests_on_learned_run_times_is_a_range() -> None:
     assert plan(promised, NOW).waits[3].by == NOW + 7000
     told = machine(3, [job(3, gpus=3, eta=600.0)], _busy(), policy(20, None))
     assert plan(told, NOW).waits[3].by is None
+
+
+def test_without_the_guard_a_wide_job_starves() -> None:
+    waiting = [job(3, gpus=2, eta=600.0), job(4, eta=9000.0), job(5, eta=60.0)]
+    held = [run(job(1, eta=600.0), 0, started=NOW)]
+    guarded = machine(2, waiting, held, policy(20, None, reorder_slack=0))
+    assert places(plan(guarded, NOW)) == {5: (1,)}
+    found = plan(machine(2, waiting, held, policy(20, None, starvation_guard=False)), NOW)
+    assert places(found) == {4: (1,)}
+    assert found.promises == ()
+    assert found.waits[3].reason == "gpu"
+
+
+@given(guesses())
+def test_without_the_guard_whatever_fits_starts(snapshot: Snapshot) -> None:
+    loose = replace(snapshot, policy=replace(snapshot.policy, starvation_guard=False))
+    found = plan(loose, NOW)
+    assert found.promises == ()
+    started = {start.job for start in found.starts}
+    after = replace(
+        loose,
+        running=(*loose.running, *(begun(loose, start, NOW) for start in found.starts)),
+        waiting=tuple(each for each in loose.waiting if each.id not in started),
+    )
+    for each in after.waiting:
+        alone = replace(after, waiting=(each,))
+        assert places(plan(alone, NOW)) == {}
