@@ -12,12 +12,14 @@ from gpuqueue.model import Job, JobState
 from gpuqueue.paths import Home
 from gpuqueue.run.files import ask_to_stop, has_begun, is_resumable
 
-__all__ = ["EVICT", "FREE", "Evictor", "in_front", "resumes"]
+__all__ = ["BROKEN", "EVICT", "FREE", "Evictor", "in_front", "resumes"]
 
 EVICT = "evict"
 """What ``Job.asked`` says of a job that is to make room for another."""
 FREE = "free"
 """What it says of one that is to step aside for the person at the machine."""
+BROKEN = "broken"
+"""What it says of one that is stopped because its GPU memory could not be brought back."""
 
 
 class Evictor:

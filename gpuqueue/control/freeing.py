@@ -24,7 +24,7 @@ from gpuqueue.control.autofree import (
     programs_of,
     rules_of,
 )
-from gpuqueue.control.evicting import EVICT, FREE, Evictor
+from gpuqueue.control.evicting import BROKEN, EVICT, FREE, Evictor
 from gpuqueue.control.machine import Machine
 from gpuqueue.control.outcome import Outcome
 from gpuqueue.control.parking import Parking, Return
@@ -131,12 +131,12 @@ class Freer:
         for job in going:
             self._continue(turn, job)
         for job in leaving:
-            if job.state is JobState.FROZEN:
-                turn.move(job, "continued", state=JobState.EVICTING, **unfrozen(job, turn.now))
+            self._leave(turn, job)
         self._put_off_promises(turn, was)
         waiting = [job for job in turn.jobs.values() if job.state is JobState.QUEUED]
         again = [job for job in waiting if job.reason.startswith(EVICTED)]
-        told = [(job, "continue") for job in (*going, *later)] + [(job, "start") for job in again]
+        told = [(job, "continue") for job in (*going, *later)]
+        told += [(job, "start") for job in (*leaving, *again)]
         turn.change_mode(Mode(latched=latched), jobs=_told(told))
 
     def _stays(self, job: Job) -> bool:
@@ -148,6 +148,15 @@ class Freer:
         self._evictor.forget(job)
         turn.move(job, "continued", state=JobState.RUNNING, asked="", reason="",
                   **unfrozen(job, turn.now))  # fmt: skip
+
+    def _leave(self, turn: Turn, job: Job) -> None:
+        """One that has heard that it should step aside does so, though free mode is over."""
+        reason = job.reason
+        if job.asked == FREE:
+            what = "saves its state" if self._evictor.saves(job) else "is stopped"
+            reason = f"{what}, for it has heard of free mode, and starts again in its turn"
+        event = "continued" if job.state is JobState.FROZEN else "evicting"
+        turn.move(job, event, state=JobState.EVICTING, reason=reason, **unfrozen(job, turn.now))
 
     def _put_off_promises(self, turn: Turn, was: Mode) -> None:
         """A promise is about the time in which the queue has the GPUs."""
@@ -215,14 +224,11 @@ class Freer:
                 continue
             how, words = self._parking.bring(job)
             if how is Return.BACK and job.state is JobState.FROZEN:
-                if self._stays(job):
-                    self._continue(turn, job)
-                else:
-                    changes = unfrozen(job, turn.now)
-                    turn.move(job, "continued", state=JobState.EVICTING, **changes)
+                (self._continue if self._stays(job) else self._leave)(turn, job)
             elif how is Return.LOST and self._may_start_again(job):
-                self._evictor.forget(job)
-                turn.move(job, "evicting", state=JobState.EVICTING, asked=FREE, reason=words,
+                if job.asked == BROKEN:
+                    continue
+                turn.move(job, "evicting", state=JobState.EVICTING, asked=BROKEN, reason=words,
                           **unfrozen(job, turn.now))  # fmt: skip
                 turn.actions.append(partial(self._evictor.stop, job))
             elif words and words != job.reason and job.state is JobState.FROZEN:
@@ -283,6 +289,9 @@ class Freer:
 
     def press(self, job: Job, settings: Settings) -> None:
         """See, in normal mode, to a job that is stepping aside."""
+        if job.asked == BROKEN:
+            self._evictor.stop(job)
+            return
         # one that has heard of free mode is saving; nobody waits for its room
         patience = inf if job.asked == FREE else settings.save_time
         self._evictor.press(job, patience)

@@ -35,7 +35,7 @@ from gpuqueue.model import (
 )
 from gpuqueue.run.devicestate import DeviceTool
 from gpuqueue.run.parked import parked_in
-from gpuqueue.run.process import descendants, identify, send_signal
+from gpuqueue.run.process import alive, descendants, identify, marked, send_signal
 
 SOURCE = Path(__file__).parent.parent / "run" / "fake_device_state.c"
 OUT = ["lock moves", "checkpoint moves"]
@@ -234,6 +234,84 @@ def test_off_by_the_setting(home, stub, tmp_path):
     assert job.reason == "frozen by free mode"
     assert default_client().store.fact(PROOF) is None
     assert stub.done(pid) == []
+    job.cancel()
+
+
+def test_to_and_fro_in_haste(home, stub, tmp_path):
+    job = python(tmp_path / "a", COUNT)
+    pid = holds(job, stub)
+    for _ in range(3):
+        gpuqueue.free()
+        gpuqueue.resume()
+    free()
+    assert (job.state, stub.state(pid)) == (JobState.FROZEN, "checkpointed")
+    gpuqueue.resume()
+    gpuqueue.free()
+    gpuqueue.resume()
+    until(lambda: job.state is JobState.RUNNING and stub.state(pid) == "running")
+    before = count(tmp_path / "a")
+    until(lambda: count(tmp_path / "a") > before)
+    job.cancel()
+
+
+def test_its_runner_is_killed(home, stub, tmp_path):
+    job = python(tmp_path / "a", COUNT)
+    holds(job, stub)
+    free()
+    send_signal(job.record.process, signal.SIGKILL)
+    job.wait(60)
+    assert job.reason.startswith("lost")
+    assert marked("GPUQUEUE_ATTEMPT_DIR", str(home.attempt(1, 1))) == []
+    resume()
+    assert gpuqueue.submit(["true"]).wait(60) == 0
+
+
+def test_the_database_is_lost(home, stub, tmp_path):
+    python(tmp_path / "a", COUNT, tag="mine")
+    pid = holds(gpuqueue.job(1), stub)
+    free()
+    lead = lead_process(home)
+    for name in ("state.db", "state.db-wal", "state.db-shm"):
+        (home.root / name).unlink(missing_ok=True)
+    send_signal(lead, signal.SIGKILL)
+    until(lambda: not alive(lead))
+    gpuqueue.status()
+    until(lambda: lead_process(home) or spawn_headless(home))
+    until(gpuqueue.jobs)
+    before = count(tmp_path / "a")
+    resume()
+    until(lambda: stub.state(pid) == "running")
+    until(lambda: count(tmp_path / "a") > before)
+    job = gpuqueue.job(1)
+    until(lambda: job.state is JobState.RUNNING)
+    assert job.tag == "recovered"
+    job.cancel()
+
+
+def test_no_room_to_note_it(home, stub, tmp_path):
+    job = python(tmp_path / "a", COUNT)
+    pid = holds(job, stub)
+    (home.attempt(1, 1) / "device.json.part").mkdir()  # what is written first
+    free()
+    assert "its GPU memory stays where it is: " in job.reason
+    assert stub.done(pid) == []
+    resume()
+    until(lambda: job.state is JobState.RUNNING)
+    job.cancel()
+
+
+def test_one_that_can_start_again_does_if_its_memory_never_comes_back(home, stub, tmp_path):
+    job = python(tmp_path / "a", COUNT, restartable=True)
+    pid = holds(job, stub)
+    free(soft=True)
+    stub.tell("restore", "fail")
+    resume()
+    until(lambda: job.record.attempt == 2, timeout=120)
+    assert stub.done(pid) == [*OUT, *["restore moves"] * 3]
+    told = [event.data for event in default_client().store.events(job_id=1)]
+    (why,) = [data["reason"] for data in told if data.get("state") == "queued"]
+    assert why == "evicted: was stopped, as its GPU memory could not be brought back"
+    assert sum(data.get("state") == "evicting" for data in told) == 1
     job.cancel()
 
 
