@@ -18,6 +18,7 @@
 ``  stop``           made by a job that can save and step aside; two bytes: asked, heard
 ``  device.json``    made while its GPU memory is on the host, or on its way
 ``  progress.jsonl`` what ``checkpoint.log`` noted; older lines are in ``progress.old.jsonl``
+``  saved``          how many seconds its last save took
 ``  run/``           a fresh directory for the job's own files (``GPUQUEUE_RUN_DIR``)
 ``checkpoints/``     the job's checkpoints, unless it was told another place; outlives attempts
 ===================  ==========================================================================
@@ -48,6 +49,7 @@ __all__ = [
     "OUTPUTS",
     "PROGRESS",
     "RESULT",
+    "SAVED",
     "SPEC",
     "STOP",
     "TORN",
@@ -82,6 +84,7 @@ EXIT = "exit.json"
 STOP = "stop"
 DEVICE = "device.json"
 PROGRESS = "progress.jsonl"
+SAVED = "saved"
 _CLAIM = "claim"
 _EXIT_ROOM = 4096
 _PIECE = 1 << 16
