@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from gpuqueue.control.adopt import adopt
 from gpuqueue.control.clock import CLOCK, Clock, mode_moved, moved
+from gpuqueue.control.copies import Copies
 from gpuqueue.control.devicememory import take_note
 from gpuqueue.control.evicting import EVICT, Evictor
 from gpuqueue.control.following import Follower
@@ -94,6 +95,7 @@ class Controller:
             home, self.store, self.holder,
             starter=self.starter, resizer=self.resizer, end=self.follower.end,
         )  # fmt: skip
+        self._copies = Copies(home, self.store)
         self.idle_since = time.monotonic()
         self.herald = Herald(home, self.store.flush, on_commit)
         self._stopping = threading.Event()
@@ -198,6 +200,8 @@ class Controller:
         self._act(turn)
         if turn.told:
             self.herald.tell(lasting=turn.lasting)
+        if tick:
+            self._copies.keep(self._jobs.values(), turn.now)
 
     def _note_code(self, turn: Turn) -> None:
         turn.notes += [(job, EVENT, code.to_dict()) for job, code in self.recorder.take()]
