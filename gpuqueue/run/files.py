@@ -15,6 +15,7 @@
 ``  result.N``       a large buffer of it, by itself; never written to again
 ``  exit.json``      made just before the payload starts, then names its process, then tells how
                      it ended; always written in place, in one piece
+``  mps.json``       under which MPS daemon it is, where it has a share of a GPU's compute
 ``  stop``           made by a job that can save and step aside; two bytes: asked, heard
 ``  device.json``    made while its GPU memory is on the host, or on its way
 ``  progress.jsonl`` what ``checkpoint.log`` noted; older lines are in ``progress.old.jsonl``
@@ -45,6 +46,7 @@ __all__ = [
     "DEVICE",
     "EXIT",
     "LOG",
+    "MPS",
     "OUTCOME",
     "OUTPUTS",
     "PROGRESS",
@@ -81,6 +83,7 @@ OUTPUTS = "outputs.jsonl"
 RESULT = "result"
 OUTCOME = "outcome.json"
 EXIT = "exit.json"
+MPS = "mps.json"
 STOP = "stop"
 DEVICE = "device.json"
 PROGRESS = "progress.jsonl"
