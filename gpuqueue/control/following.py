@@ -53,8 +53,6 @@ class Follower:
 
         ``look`` also checks that its runner is still there.
         """
-        if look and job.process and lives(self._home.attempt(job.id, job.attempt), job.process):
-            self._signs.saw(job, turn.now)
         folder = self._home.attempt(job.id, job.attempt)
         outcome = outcome_of(folder, job)
         if job.state is JobState.STARTING:

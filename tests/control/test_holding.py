@@ -6,7 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -285,6 +285,24 @@ def test_a_lead_that_takes_over_lets_go_of_what_ended(
     # and one that finds only its record does it again, for nobody knows whether it was done
     proven.again()
     until(lambda: client.home.attempt(job.id, 1) in proven.stand.released)
+
+
+def test_who_is_asked_about_before_the_trial_is_over(proven: Lead, client: LocalClient) -> None:
+    job = gpuqueue.submit(["true"], share=0.25)
+    job.wait(60)
+    record = client.job(job.id)
+    gate = Stand()  # never tried
+    holder = Holder(client.home, lambda *_: Ladder([gate]))
+    holder.know(client.machine().gpus)
+    # what an earlier lead has made ready is not started with less, and no more is what requires it
+    assert record.hold is not None
+    assert holder.must_ask(record)
+    assert not holder.must_ask(replace(record, hold=None))
+    strict = replace(record.request, require=("compute",))
+    assert holder.must_ask(replace(record, hold=None, request=strict))
+    assert holder.trying
+    gate.gate.set()
+    holder.close()
 
 
 def test_what_was_added_is_not_handed_on(proven: Lead) -> None:
