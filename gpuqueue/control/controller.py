@@ -260,6 +260,8 @@ class Controller:
         for job_id in sorted(rung if not tick else {*rung, *turn.jobs}):
             held = turn.jobs.get(job_id)
             if held is not None and held.state in ACTIVE:
+                if tick:
+                    self.signs.look(held, turn.now)
                 changed |= self.follower.follow(turn, held, look=tick)
                 if tick and turn.mode.normal and turn.jobs[job_id].state is JobState.EVICTING:
                     self.freer.press(held, self.settings.current)
