@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from gpuqueue.cli import change, free, glance, host, kernelspec, look, submit
 from gpuqueue.cli.autostart import autostart
+from gpuqueue.cli.cards import cards
 from gpuqueue.cli.drain import drain, undrain
 from gpuqueue.cli.simulate import simulate
 from gpuqueue.cli.usage import usage
@@ -92,6 +93,7 @@ app.command()(look.show)
 app.command()(look.logs)
 app.command()(look.wait)
 app.command()(look.gpus)
+app.command()(cards)
 app.command()(usage)
 app.command()(glance.ps)
 app.command()(glance.top)

@@ -30,7 +30,7 @@ from gpuqueue.share import (
     Subject,
     bound_of,
     environment,
-    memory_ladder,
+    ladder_for,
     refusal,
 )
 
@@ -49,19 +49,26 @@ log = logging.getLogger("gpuqueue")
 
 FACT = "holding"
 """Name of the fact: what jobs can be held by here, for whoever asks for a job that requires it."""
+_FOLDER = "memcap"
 _TRYING = "what holds jobs here is still being tried"
 _NOTHING = "nothing that is known here holds a job to its share of such a GPU"
 
 
 def ladder_of(home: Home, gpus: Sequence[Gpu]) -> Ladder | None:
     """What can hold jobs on these GPUs; None where there is nothing to try, as on pretend GPUs."""
-    names = [gpu.uuid for gpu in gpus if gpu.vendor == "nvidia" and _is_real(gpu.uuid)]
-    return memory_ladder(home.root / "memcap", names[0]) if names else None
+    # a pretend GPU with a name that a driver could have given is tried as a real one
+    able = [gpu if _is_pretend(gpu) else replace(gpu, fake=False) for gpu in gpus]
+    able = [gpu for gpu in able if not gpu.fake and gpu.vendor == _maker(gpus)]
+    return ladder_for(able, home.root / _FOLDER) if able else None
 
 
-def _is_real(uuid: str) -> bool:
-    """Whether a driver could have given this name."""
-    return uuid.startswith(("GPU-", "MIG-"))
+def _maker(gpus: Sequence[Gpu]) -> str:
+    """Whose GPUs jobs are held on: a machine with those of several makers is not known yet."""
+    return next((gpu.vendor for gpu in gpus if not _is_pretend(gpu)), "")
+
+
+def _is_pretend(gpu: Gpu) -> bool:
+    return gpu.fake and not gpu.uuid.startswith("GPU-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +158,10 @@ class Holder:
     def must_ask(self, job: Job) -> bool:
         """Whether something is to be done before this job can be ordered."""
         if not _has_part(job.placement) or self._ladder is None:
+            return False
+        maker, vendors = _maker(self._gpus), {gpu.uuid: gpu.vendor for gpu in self._gpus}
+        gpus = job.placement.gpus if job.placement else ()
+        if maker and any(vendors.get(uuid) != maker for uuid in gpus):
             return False
         return self._proven is not None or bool(job.request.require)
 

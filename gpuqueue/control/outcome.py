@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpuqueue.control.evicting import EVICT, FREE
 from gpuqueue.model import Job, JobKind, JobState, ProcessId
+from gpuqueue.run.farewell import Farewell
 from gpuqueue.run.files import (
     ASIDE,
     OUTCOME,
@@ -156,12 +157,19 @@ def sweep(folder: Path, patience: float = 0.3) -> bool:
     """
     deadline = time.monotonic() + patience
     while pids := _members(folder):
-        for process in pids:
-            send_signal(process, signal.SIGKILL)
+        farewell = _farewells.setdefault(folder, Farewell(str(folder)))
+        if farewell.said([process.pid for process in pids]):
+            for process in pids:
+                send_signal(process, signal.SIGKILL)
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
+    _farewells.pop(folder, None)
     return True
+
+
+_farewells: dict[Path, Farewell] = {}
+"""Of the attempts that are being swept."""
 
 
 def _members(folder: Path) -> list[ProcessId]:

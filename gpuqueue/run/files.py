@@ -15,6 +15,7 @@
 ``  result.N``       a large buffer of it, by itself; never written to again
 ``  exit.json``      made just before the payload starts, then names its process, then tells how
                      it ended; always written in place, in one piece
+``  mps.json``       under which MPS daemon it is, where it has a share of a GPU's compute
 ``  stop``           made by a job that can save and step aside; two bytes: asked, heard
 ``  progress.jsonl`` what ``checkpoint.log`` noted; older lines are in ``progress.old.jsonl``
 ``  run/``           a fresh directory for the job's own files (``GPUQUEUE_RUN_DIR``)
@@ -42,6 +43,7 @@ __all__ = [
     "ASK",
     "EXIT",
     "LOG",
+    "MPS",
     "OUTCOME",
     "OUTPUTS",
     "PROGRESS",
@@ -77,6 +79,7 @@ OUTPUTS = "outputs.jsonl"
 RESULT = "result"
 OUTCOME = "outcome.json"
 EXIT = "exit.json"
+MPS = "mps.json"
 STOP = "stop"
 PROGRESS = "progress.jsonl"
 _CLAIM = "claim"

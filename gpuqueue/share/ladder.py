@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,8 @@ from gpuqueue.model import ProcessId
 from gpuqueue.share.mechanism import Bound, Effect, Mechanism, Probe, Standing, Subject
 
 __all__ = ["Ladder", "Outcome"]
+
+log = logging.getLogger("gpuqueue")
 
 _Works = Callable[[Mechanism, Mapping[str, Probe]], bool]
 
@@ -202,9 +205,12 @@ class Ladder:
         )
 
     def release(self, bound: Bound, by: Collection[str]) -> None:
-        """Let go of what was made for a job that has ended. May be called twice."""
+        """Let go of what was made for a job that has ended. May be called twice; never raises."""
         for mechanism in self._named(by):
-            mechanism.release(bound)
+            try:
+                mechanism.release(bound)
+            except (GpuqueueError, OSError) as error:  # the others are to let go all the same
+                log.warning("%s could not let go of a job: %s", mechanism.name, error)
 
     def _named(self, names: Collection[str]) -> Iterable[Mechanism]:
         return (mechanism for mechanism in self._mechanisms if mechanism.name in names)

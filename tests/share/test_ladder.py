@@ -32,6 +32,9 @@ class Stand:
     usable: bool = True
     reports: bool = False
     fails: bool = False
+    scope: str = "each"
+    changes: Effect = Effect.NOW
+    bypass: str = "nothing"
     asked: list[Bound] = field(default_factory=list)
     probes: int = 0
 
@@ -199,3 +202,19 @@ def test_a_job_alone_on_its_gpus_says_so():
     placed = Placement((Grant(ONE, 1000, 64 * GIB, whole=True),))
     outcome = share.environment(placed, Path("/job"), ladder=Ladder([]), totals=TOTALS, base={})
     assert outcome.whole
+
+
+def test_one_that_cannot_let_go_does_not_keep_the_others(caplog: pytest.LogCaptureFixture):
+    class Stuck(Stand):
+        def release(self, bound: Bound) -> None:
+            raise OSError("no room")
+
+    class Noted(Stand):
+        def release(self, bound: Bound) -> None:
+            self.asked.append(bound)
+
+    stuck, noted = Stuck("stuck"), Noted("noted")
+    bound = Bound(Path("/job"), {})
+    Ladder([stuck, noted]).release(bound, ("stuck", "noted"))
+    assert noted.asked == [bound]
+    assert "stuck could not let go of a job: no room" in caplog.text
