@@ -185,10 +185,13 @@ class Holder:
         def work() -> Outcome:
             told = json.loads(spec) if spec else {}
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return environment(
+            made = environment(
                 placement, folder, ladder=ladder, totals=_totals(gpus), base=told.get("env") or {},
                 versions=versions_in(told.get("program") or ""),
             )  # fmt: skip
+            if ladder is self._proven:  # a start may have tried again what did not work
+                self._fact = _fact_of(ladder)
+            return made
 
         self._do("start", job.id, job.attempt, work)
 

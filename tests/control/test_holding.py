@@ -328,3 +328,24 @@ def test_a_job_that_a_job_submits_starts_from_its_user_s_environment(proven: Lea
     inner = gpuqueue.job(gpuqueue.submit(outer, share=0.25, env={"OWN": "mine"}).result(60))
     assert inner.wait(60) == 0
     assert inner.logs() == "mine none\n"
+
+
+def test_what_did_not_work_is_tried_again_as_a_job_starts(
+    home: Home, client: LocalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUQUEUE_AUTOSTART", "0")
+    monkeypatch.setattr("gpuqueue.share.ladder._RETRY", 0.0)
+    stand = Stand(usable=False)
+    stand.gate.set()
+    lead = Lead(home, stand)
+    try:
+        told = until(lambda: (client.store.fact(FACT) or {}).get("standings"))
+        assert told["compute"] == "admitted only"
+        stand.usable = True  # the GPU was full, say
+        job = gpuqueue.submit(["true"], share=0.25)
+        assert job.wait(60) == 0
+        assert job.hold is not None
+        assert job.hold.compute == "capped"
+        until(lambda: client.store.fact(FACT)["standings"]["compute"] == "capped")
+    finally:
+        lead.end()
