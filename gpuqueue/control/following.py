@@ -8,6 +8,7 @@ from pathlib import Path
 from gpuqueue.control.devicememory import highest, note_excess, once_more
 from gpuqueue.control.evicting import Evictor, in_front
 from gpuqueue.control.freeing import unfrozen
+from gpuqueue.control.kernels import KernelFollower
 from gpuqueue.control.outcome import Outcome, is_loss, outcome_of, sweep, void
 from gpuqueue.control.runners import lives
 from gpuqueue.control.sight import Sight
@@ -15,7 +16,7 @@ from gpuqueue.control.signs import Signs
 from gpuqueue.control.starting import Starter
 from gpuqueue.control.teacher import Teacher
 from gpuqueue.control.turn import Turn
-from gpuqueue.model import Job, JobState
+from gpuqueue.model import Job, JobKind, JobState
 from gpuqueue.paths import Home
 from gpuqueue.run.farewell import FAULT
 from gpuqueue.run.files import VOID, has_begun, is_resumable, is_settled, read_claim
@@ -51,12 +52,15 @@ class Follower:
         self._evictor = evictor
         self._teacher = teacher
         self._signs = signs
+        self._kernels = KernelFollower(home, store, settings, starter, self.end)
 
     def follow(self, turn: Turn, job: Job, *, look: bool) -> bool:
         """See how far a started job is; whether anything changed for the plan.
 
         ``look`` also checks that its runner is still there.
         """
+        if job.kind is JobKind.KERNEL:
+            return self._kernels.follow(turn, job, look=look)
         folder = self._home.attempt(job.id, job.attempt)
         outcome = outcome_of(folder, job)
         if job.state is JobState.STARTING:

@@ -15,6 +15,7 @@ from gpuqueue.magics.bringing import bring_back
 from gpuqueue.magics.cells import follow
 from gpuqueue.magics.options import parse_options, split_line
 from gpuqueue.magics.replay import Here, OutputTail
+from gpuqueue.magics.sharing import attach_line, own_share_line, release_line, share_line
 from gpuqueue.model import TERMINAL, IntentKind, JobKind
 
 __all__ = ["run_line"]
@@ -29,6 +30,8 @@ def run_line(shell: Any, line: str) -> Any:
         There is no such verb or option, or a job number is missing.
     """
     words = split_line(line)
+    if not words and (own := own_share_line()):
+        print(own)
     verb, rest = (words[0], words[1:]) if words else ("status", [])
     work = _VERBS.get(verb)
     if work is None:
@@ -225,4 +228,7 @@ _VERBS: dict[str, Callable[[Any, list[str]], Any]] = {
     "resume": _resume,
     "submit": _submit,
     "pull": _pull,
+    "share": share_line,
+    "attach": attach_line,
+    "release": release_line,
 }
