@@ -24,7 +24,7 @@ __all__ = ["app"]
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Kernels that start with a share of a GPU, as tiles in JupyterLab's launcher.",
+    help="Launcher tiles whose kernels hold a share of a GPU.",
 )
 
 _PROVISIONER = "gpuqueue"
@@ -46,7 +46,7 @@ def add(
         bool, typer.Option("--sys-prefix", help="Into this Python's environment, not for the user.")
     ] = False,
 ) -> None:
-    """Add a kernelspec: a copy of another one, whose kernels hold a share of a GPU."""
+    """Add a kernelspec whose kernels hold a share: a copy of another one."""
     from gpuqueue.client.wishes import wish_from
 
     wish = wish_from({"share": share, "mem": mem, "gpus": gpus}, "")

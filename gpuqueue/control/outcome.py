@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuqueue.control.evicting import EVICT, FREE
+from gpuqueue.control.evicting import BROKEN, EVICT, FREE
 from gpuqueue.model import Job, JobKind, JobState, ProcessId
 from gpuqueue.run.farewell import FAULT, Farewell
 from gpuqueue.run.files import (
@@ -131,12 +131,14 @@ def outcome_of(folder: Path, job: Job) -> Outcome | None:
     return Outcome(state, code, f"interrupted: {reason}" if interrupted else reason, started, ended)
 
 
-_ASIDE = {EVICT: "", FREE: "evicted: "}
+_ASIDE = {EVICT: "", FREE: "evicted: ", BROKEN: "evicted: "}
 
 
 def _for_whom(job: Job) -> str:
     if job.asked == FREE:
         return " for free mode"
+    if job.asked == BROKEN:
+        return ", as its GPU memory could not be brought back"
     return " for a job of higher priority" if job.asked == EVICT else ", as it was asked"
 
 

@@ -19,12 +19,10 @@ import gpuqueue
 from gpuqueue.client import LocalClient
 from gpuqueue.client.shares import acquire
 from gpuqueue.client.wishes import Wish, change_size
-from gpuqueue.errors import GpuqueueError, NoShare, NotAllowedNow
-from gpuqueue.model import Grant, IntentKind, JobKind, JobState, ModeName
+from gpuqueue.errors import NoShare, NotAllowedNow
+from gpuqueue.model import Grant, JobKind, JobState
 from gpuqueue.paths import Home
-from gpuqueue.run.files import read_claim
-from gpuqueue.run.freezing import are_frozen
-from gpuqueue.run.kernelshare import Busy, own_share, without_share
+from gpuqueue.run.kernelshare import own_share, without_share
 from gpuqueue.run.process import alive, environment_of, identify, send_signal
 
 if os.name != "posix":
@@ -337,96 +335,3 @@ def test_leads_that_are_killed_forget_nothing(home: Home, client: LocalClient) -
         one.end()
     until(lambda: not client.store.live(), what="all are gone")
     check_books(client)
-
-
-# -- wishes ----------------------------------------------------------------------------------------
-
-
-def test_a_cancel_ends_the_kernel(client: LocalClient) -> None:
-    made = kernel(client)
-    gpuqueue.job(made.job).cancel()
-    made.process.wait(60)
-    ended(client, made.job, JobState.CANCELLED, "cancelled; its kernel was ended")
-
-
-def test_a_kernel_that_does_not_hear_is_killed_after_the_grace(
-    home: Home, client: LocalClient
-) -> None:
-    home.config.write_text("grace = 0.2\n")
-    lease = acquire(client, QUARTER)
-    deaf = subprocess.Popen(["sh", "-c", "trap '' TERM; echo up; while :; do sleep 1; done"],
-                            env=lease.environment(os.environ), stdout=subprocess.PIPE)  # fmt: skip
-    assert deaf.stdout is not None
-    deaf.stdout.readline()
-    lease.name(identify(deaf.pid))
-    until_state(client, lease.job, JobState.RUNNING)
-    gpuqueue.job(lease.job).cancel()
-    deaf.wait(60)
-    ended(client, lease.job, JobState.CANCELLED)
-
-
-def test_a_kernel_is_not_run_again(client: LocalClient) -> None:
-    made = kernel(client)
-    made.end()
-    ended(client, made.job, JobState.SUCCEEDED)
-    with pytest.raises(GpuqueueError, match="notebook's kernel"):
-        gpuqueue.job(made.job).retry()
-
-
-def test_free_mode_freezes_the_busy_and_leaves_the_idle(client: LocalClient) -> None:
-    idle, busy = kernel(client, path="/books/idle.ipynb"), kernel(client, path="/books/busy.ipynb")
-    Busy(held_folder(client, idle.job)).tell(busy=False)
-    answer = free()
-    assert {job["id"]: job["does"] for job in answer.jobs} == {idle.job: "idle", busy.job: "freeze"}
-    assert "notebook idle.ipynb is idle and keeps its GPU memory until %gpu release" in str(answer)
-    assert client.store.mode().name is ModeName.FREE
-    assert client.job(busy.job).state is JobState.FROZEN
-    assert client.job(idle.job).state is JobState.RUNNING
-    process = client.job(busy.job).process
-    assert are_frozen([process], whole=[process])
-    # one that begins to work is frozen as well
-    Busy(held_folder(client, idle.job)).tell(busy=True)
-    until_state(client, idle.job, JobState.FROZEN)
-    resume()
-    for each in (idle, busy):
-        until_state(client, each.job, JobState.RUNNING)
-        process = client.job(each.job).process
-        assert not are_frozen([process], whole=[process])
-        each.end()
-
-
-def test_a_frozen_kernel_can_be_shut_down(client: LocalClient) -> None:
-    made = kernel(client)
-    free()
-    until_state(client, made.job, JobState.FROZEN)
-    made.end()
-    ended(client, made.job, JobState.SUCCEEDED)
-    resume()
-
-
-def test_a_kernel_that_is_lost_with_the_database_is_followed_all_the_same(
-    home: Home, client: LocalClient
-) -> None:
-    made = kernel(client)
-    claim = read_claim(held_folder(client, made.job))
-    assert claim == identify(os.getpid())
-    end_leads(home)
-    client.store.close()
-    for path in home.root.glob("state.db*"):
-        path.unlink()
-    fresh = LocalClient(home)
-    job = gpuqueue.submit(["true"], preset="cpu")
-    job.wait(60)
-    found = fresh.job(made.job)
-    assert (found.kind, found.state) == (JobKind.KERNEL, JobState.RUNNING)
-    assert [grant.compute for grant in found.placement.grants] == [250]
-    made.end()
-    until_state(fresh, made.job, *ENDED)
-    fresh.close()
-
-
-def test_moving_a_kernel_in_the_queue_means_nothing(client: LocalClient) -> None:
-    made = kernel(client)
-    with pytest.raises(NotAllowedNow, match="only a waiting job can move"):
-        client.intend(IntentKind.PRIORITY, made.job, 3)
-    made.end()
