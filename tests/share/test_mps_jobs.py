@@ -59,8 +59,10 @@ def machine(
     assert told["compute"] == "capped", client.store.fact(FACT)
     made = Machine(client, gpu, tmp_path)
     yield made
-    until(lambda: running(made.place) is None, 120, "the daemon ends with the last job")
-    shutil.rmtree(made.place.root)
+    left = (made.place.note, made.place.pipe)
+    until(lambda: not any(path.exists() for path in left), 120, "the daemon ends with the last job")
+    assert running(made.place) is None
+    shutil.rmtree(made.place.root, ignore_errors=True)  # its lock may be let go of just now
 
 
 def program(code: str) -> list[str]:
