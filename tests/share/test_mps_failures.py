@@ -236,6 +236,20 @@ def test_a_daemon_that_does_not_quit_is_killed(stage: Stage):
     assert stage.daemons() == []
 
 
+def test_clients_that_have_ended_keep_no_daemon(stage: Stage):
+    have_daemon(stage)
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    stage.behave(answer={"get_server_list": "1", "get_client_list": f"{gone.pid}"})
+    with stage.control().session() as session:
+        assert daemon.end_if_idle(session)
+    assert stage.daemons() == []
+    have_daemon(stage)
+    stage.behave(answer={"get_server_list": "1", "get_client_list": f"{os.getpid()}"})
+    with stage.control().session() as session:
+        assert not daemon.end_if_idle(session)
+
+
 def test_an_idle_daemon_that_hangs_is_killed(stage: Stage, caplog):
     mps = stage.mps(limits=QUICK)
     mps.probe()

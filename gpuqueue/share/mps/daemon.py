@@ -198,7 +198,8 @@ def end_if_idle(session: Session) -> bool:
         return False
     family = _family(place)
     try:
-        if session.all_clients():  # one whose environment cannot be read
+        # one whose environment cannot be read; those that have just ended may still be listed
+        if any(alive(client) for client in filter(None, map(identify, session.all_clients()))):
             return False
         session.ask("quit", limit=session.limits.end)
     except MpsError as error:
