@@ -117,6 +117,11 @@ class Settings(HasTraits):
         help="Seconds that a resumable job has to save and exit when the person at the machine "
         "takes the GPUs back (free); then it is frozen.",
     )
+    move_gpu_memory = Bool(
+        default_value=True,
+        help="Whether the GPU memory of jobs that free mode freezes is moved to the host, where "
+        "that was tried on this machine and worked (NVIDIA, driver 570 or newer).",
+    )
     auto_free = Bool(
         default_value=False,
         help="Whether the GPUs are taken back by themselves (free) when a program of yours that is "

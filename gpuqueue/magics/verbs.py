@@ -116,6 +116,7 @@ def _show(_: Any, words: list[str]) -> None:
         "command": record.command,
         "cwd": record.cwd,
         "owner": record.owner,
+        "held to it": _hold_words(record),
         "exit code": record.returncode,
         "directory": job.directory,
     }
@@ -124,6 +125,15 @@ def _show(_: Any, words: list[str]) -> None:
             first, *more = str(value).split("\n")
             print(f"{name:<10} {first}")
             print("".join(f"{'':<10} {line}\n" for line in more), end="")
+
+
+def _hold_words(record: Any) -> str | None:
+    """How far a job is held to its share, and what was seen to contradict that."""
+    if record.hold is None:
+        return None
+    by = f", by {', '.join(record.hold.by)}" if record.hold.by else ""
+    first = f"compute {record.hold.compute}, memory {record.hold.memory}{by}"
+    return "\n".join([first, *record.hold.doubts])
 
 
 def _wait(_: Any, words: list[str]) -> None:

@@ -17,7 +17,9 @@
                      it ended; always written in place, in one piece
 ``  mps.json``       under which MPS daemon it is, where it has a share of a GPU's compute
 ``  stop``           made by a job that can save and step aside; two bytes: asked, heard
+``  device.json``    made while its GPU memory is on the host, or on its way
 ``  progress.jsonl`` what ``checkpoint.log`` noted; older lines are in ``progress.old.jsonl``
+``  saved``          how many seconds its last save took
 ``  run/``           a fresh directory for the job's own files (``GPUQUEUE_RUN_DIR``)
 ``checkpoints/``     the job's checkpoints, unless it was told another place; outlives attempts
 ===================  ==========================================================================
@@ -41,6 +43,7 @@ if sys.platform != "win32":  # where no containers share a directory
 __all__ = [
     "ASIDE",
     "ASK",
+    "DEVICE",
     "EXIT",
     "LOG",
     "MPS",
@@ -48,6 +51,7 @@ __all__ = [
     "OUTPUTS",
     "PROGRESS",
     "RESULT",
+    "SAVED",
     "SPEC",
     "STOP",
     "TORN",
@@ -81,7 +85,9 @@ OUTCOME = "outcome.json"
 EXIT = "exit.json"
 MPS = "mps.json"
 STOP = "stop"
+DEVICE = "device.json"
 PROGRESS = "progress.jsonl"
+SAVED = "saved"
 _CLAIM = "claim"
 _EXIT_ROOM = 4096
 _PIECE = 1 << 16
