@@ -70,25 +70,54 @@ def open_notebook(page: Any, lab: Server, name: str) -> None:
     page.goto(f"{lab.url}lab/tree/{name}?reset&token={TOKEN}")
     page.wait_for_selector("#jupyterlab-splash", state="detached", timeout=120_000)
     page.wait_for_selector(".jp-Notebook .jp-Cell")
-    dialog = page.locator(".jp-Dialog")
 
-    def settled() -> bool:  # where other notebooks run, JupyterLab may ask whose kernel to take
-        if dialog.count() and "Select Kernel" in dialog.first.inner_text():
-            dialog.get_by_role("button", name="Select").last.click()
+    def settled() -> bool:
+        if choose_kernel(page):
             return False
-        return bool(dialog.count() or page.locator("[data-status=idle]").count())
+        return bool(
+            page.locator(".jp-Dialog").count() or page.locator("[data-status=idle]").count()
+        )
 
     until(settled, what=f"{name} has a kernel, or none")
 
 
+def choose_kernel(page: Any) -> bool:
+    """Whether JupyterLab asks whose kernel to take, as it may where others run: the notebook's."""
+    dialog = page.locator(".jp-Dialog", has_text="Select Kernel")
+    if not dialog.count():
+        return False
+    dialog.get_by_role("button", name="Select").last.click()
+    return True
+
+
+def click(page: Any, target: Any) -> None:
+    """Click, whatever JupyterLab asks meanwhile."""
+    from playwright.sync_api import TimeoutError as Covered
+
+    def clicked() -> bool:
+        choose_kernel(page)
+        try:
+            target.click(timeout=3000)
+        except Covered:
+            words = page.locator(".jp-Dialog").all_inner_texts()
+            assert not words or "Select Kernel" in words[0], words
+            return False
+        return True
+
+    until(clicked, what="it can be clicked")
+
+
 def run_cell(page: Any) -> str:
     """Run the notebook's cell; what it printed."""
-    page.wait_for_selector("[data-status=idle]", timeout=60_000)
+    until(
+        lambda: not choose_kernel(page) and page.locator("[data-status=idle]").count(),
+        what="its kernel is idle",
+    )
     cell = page.locator(".jp-Notebook .jp-Cell").first
     shown = cell.locator(".jp-OutputArea-output")
 
     def begun() -> bool:  # JupyterLab loses what is run in the moment that it connects
-        cell.locator(".jp-InputArea-editor").click()
+        click(page, cell.locator(".jp-InputArea-editor"))
         page.keyboard.press("Shift+Enter")
         page.wait_for_timeout(1500)
         return bool(shown.count())
@@ -146,7 +175,7 @@ def test_a_quarter_each(lab: Server, client: LocalClient, page: Any) -> None:
     open_notebook(page, lab, "n0.ipynb")
     run_cell(page)
     before = shares(client)["n0.ipynb"]
-    page.get_by_role("button", name="Restart the kernel").first.click()
+    click(page, page.get_by_role("button", name="Restart the kernel").first)
     page.locator(".jp-Dialog .jp-mod-accept").click()
     until(lambda: shares(client)["n0.ipynb"].process != before.process, what="its new process")
     assert shares(client)["n0.ipynb"].id == before.id
@@ -160,7 +189,7 @@ def test_a_quarter_each(lab: Server, client: LocalClient, page: Any) -> None:
     holds(client, "n0.ipynb", "n1.ipynb", "n2.ipynb", "n3.ipynb")
 
     # shut down: the fifth fits
-    page.get_by_role("menuitem", name="Kernel", exact=True).click()
+    click(page, page.get_by_role("menuitem", name="Kernel", exact=True))
     page.get_by_role("menuitem", name="Shut Down Kernel", exact=True).click()
     holds(client, "n1.ipynb", "n2.ipynb", "n3.ipynb")
     open_notebook(page, lab, "n4.ipynb")
