@@ -18,6 +18,7 @@ __all__ = [
     "MpsError",
     "MpsSilent",
     "NoCompiler",
+    "NoShare",
     "NoSpace",
     "NotAllowedNow",
     "NotSupportedHere",
@@ -105,6 +106,10 @@ class NoSpace(GpuqueueError, OSError):
 
     def __str__(self) -> str:
         return self.strerror or super().__str__()  # without the number that OSError puts before it
+
+
+class NoShare(GpuqueueError):
+    """A notebook's kernel cannot have the share of a GPU that it asks for, now or at all."""
 
 
 class AutostartError(GpuqueueError):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from gpuqueue.cli import change, free, glance, host, look, submit
+from gpuqueue.cli import change, free, glance, host, kernelspec, look, submit
 from gpuqueue.cli.autostart import autostart
 from gpuqueue.cli.cards import cards
 from gpuqueue.cli.drain import drain, undrain
@@ -117,3 +117,4 @@ app.command()(host.doctor)
 app.command()(host.config)
 app.command()(host.init)
 app.command()(simulate)
+app.add_typer(kernelspec.app, name="kernelspec")

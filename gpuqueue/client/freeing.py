@@ -29,8 +29,9 @@ class Answer:
         As ``status`` has it.
     jobs
         For each job that held a GPU: ``id``, ``tag``, what it ``does`` (``evict``: saves and goes
-        back into the queue; ``restart``: is stopped and starts again later; ``freeze``;
-        ``continue``; ``start``) and the bytes that it holds on GPUs now, ``memory``.
+        back into the queue; ``restart``: is stopped and starts again later; ``freeze``; ``idle``:
+        a notebook's kernel in which nothing runs; ``continue``; ``start``) and the bytes that it
+        holds on GPUs now, ``memory``.
     message
         The same for people.
     settled
@@ -228,6 +229,11 @@ _DOES = {
     "evict": ("saves and steps aside", "save and step aside"),
     "restart": ("is stopped and starts again later", "are stopped and start again later"),
     "freeze": ("is frozen where it is", "are frozen where they are"),
+    "idle": (
+        "is idle and keeps its GPU memory until %gpu release in it, or its kernel is shut down",
+        "are idle and keep their GPU memory until %gpu release in them, or their kernels are shut "
+        "down",
+    ),
     "continue": ("goes on", "go on"),
     "start": ("starts again in its turn", "start again in their turn"),
 }
@@ -237,7 +243,10 @@ def _words(mode: Mode, told: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]
     parts = []
     for does, (one, many) in _DOES.items():
         ids = [str(job["id"]) for job in jobs if job["does"] == does]
-        if ids:
+        if ids and does == "idle":
+            named = [f"notebook {job['tag']}" for job in jobs if job["does"] == does]
+            parts.append(f"{', '.join(named)} {one if len(ids) == 1 else many}")
+        elif ids:
             who = f"job {ids[0]}" if len(ids) == 1 else f"jobs {', '.join(ids)}"
             parts.append(f"{who} {one if len(ids) == 1 else many}")
     does = "; ".join(parts)

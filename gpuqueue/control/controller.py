@@ -23,6 +23,7 @@ from gpuqueue.control.herald import Herald
 from gpuqueue.control.holding import Holder
 from gpuqueue.control.intents import carry_out, with_children
 from gpuqueue.control.keeping import Keeper
+from gpuqueue.control.kernels import refuse_kernels
 from gpuqueue.control.launch import Launcher
 from gpuqueue.control.machine import snapshot_of, usage_of
 from gpuqueue.control.parking import Parking
@@ -34,7 +35,7 @@ from gpuqueue.control.starting import Starter
 from gpuqueue.control.teacher import Teacher
 from gpuqueue.control.turn import Turn
 from gpuqueue.errors import GpuqueueError, StateRebuilt, StateVersionError
-from gpuqueue.model import ACTIVE, TERMINAL, IntentKind, Job, JobState
+from gpuqueue.model import ACTIVE, TERMINAL, IntentKind, Job, JobKind, JobState
 from gpuqueue.paths import Home
 from gpuqueue.plan import plan
 from gpuqueue.record.facts import EVENT
@@ -259,6 +260,8 @@ class Controller:
         for job_id in sorted(rung if not tick else {*rung, *turn.jobs}):
             held = turn.jobs.get(job_id)
             if held is not None and held.state in ACTIVE:
+                if tick:
+                    self.signs.look(held, turn.now)
                 changed |= self.follower.follow(turn, held, look=tick)
                 if tick and turn.mode.normal and turn.jobs[job_id].state is JobState.EVICTING:
                     self.freer.press(held, self.settings.current)
@@ -321,4 +324,7 @@ class Controller:
                 self.starter.start(turn, job, start.placement)
         for stop in decision.evictions:
             why = f"makes room for job {stop.for_job}"
-            self.evictor.evict(turn, turn.jobs[stop.job], EVICT, why, settings.save_time)
+            if turn.jobs[stop.for_job].kind is not JobKind.KERNEL:  # it does not wait for that
+                self.evictor.evict(turn, turn.jobs[stop.job], EVICT, why, settings.save_time)
+        if refuse_kernels(turn, decision):
+            self._decide(turn)

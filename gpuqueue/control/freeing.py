@@ -25,12 +25,23 @@ from gpuqueue.control.autofree import (
     rules_of,
 )
 from gpuqueue.control.evicting import BROKEN, EVICT, FREE, Evictor
+from gpuqueue.control.kernels import idles
 from gpuqueue.control.machine import Machine
 from gpuqueue.control.outcome import Outcome
 from gpuqueue.control.parking import Parking, Return
 from gpuqueue.control.runners import are_still, go_on, keep_still
 from gpuqueue.control.turn import Turn
-from gpuqueue.model import ACTIVE, Intent, IntentKind, Job, JobState, Mode, ModeName, ProcessId
+from gpuqueue.model import (
+    ACTIVE,
+    Intent,
+    IntentKind,
+    Job,
+    JobKind,
+    JobState,
+    Mode,
+    ModeName,
+    ProcessId,
+)
 from gpuqueue.paths import Home
 from gpuqueue.run.files import ask_no_more
 from gpuqueue.settings import Settings
@@ -104,7 +115,7 @@ class Freer:
         fates = [(job, self._fate(mode, job)) for job in _holders(turn)]
         turn.change_mode(mode, jobs=_told(fates))
         for job, fate in fates if deeper else ():
-            if job.state is JobState.FROZEN and fate != "freeze":
+            if job.state is JobState.FROZEN and fate in ("evict", "restart"):
                 self._thaw_to_leave(turn, job)
 
     def resume(self, turn: Turn, latched: tuple[ProcessId, ...] = ()) -> None:
@@ -168,6 +179,8 @@ class Freer:
     # -- what becomes of the jobs ------------------------------------------------------------
 
     def _fate(self, mode: Mode, job: Job) -> str:
+        if job.kind is JobKind.KERNEL:
+            return "idle" if idles(self._home, job) else "freeze"
         if mode.soft or not self._evictor.can_return(job):
             return "freeze"
         if job.state is JobState.FROZEN and self._parking.is_out(job):
@@ -197,9 +210,10 @@ class Freer:
                     why = f"{EVICTED}: it was about to start when free mode began"
                     self._put_back(turn, job, Outcome.stepped_aside(why))
             elif job.state is JobState.RUNNING:
-                if self._fate(mode, job) == "freeze":
+                fate = self._fate(mode, job)
+                if fate == "freeze":
                     to_freeze.append((job, "frozen by free mode"))
-                else:
+                elif fate != "idle":
                     self._evict(turn, job, settings)
             elif job.state is JobState.EVICTING:
                 to_freeze += self._wait_for(turn, job, settings, look=look)
@@ -211,7 +225,9 @@ class Freer:
         frozen = self._attempts(resting)
         if look and frozen and not are_still(frozen):
             keep_still(frozen, _AGAIN)
-        name = ModeName.FREE if len(resting) == len(holders) else ModeName.FREEING
+        still = {job.id for job in resting}
+        busy = any(job.id not in still and not idles(self._home, job) for job in holders)
+        name = ModeName.FREEING if busy else ModeName.FREE
         if name is not mode.name:
             turn.change_mode(replace(mode, name=name))
 

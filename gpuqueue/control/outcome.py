@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpuqueue.control.evicting import BROKEN, EVICT, FREE
 from gpuqueue.model import Job, JobKind, JobState, ProcessId
-from gpuqueue.run.farewell import Farewell
+from gpuqueue.run.farewell import FAULT, Farewell
 from gpuqueue.run.files import (
     ASIDE,
     OUTCOME,
@@ -80,8 +80,8 @@ _REMOVED = "lost: the container that it ran in has ended, or its runner there wa
 
 
 def is_loss(reason: str) -> bool:
-    """Whether a job was put back because its runner was gone."""
-    return reason in (_RESTARTED, _KILLED, _REMOVED)
+    """Whether a job was put back for what came from outside: its runner gone, a fault of MPS."""
+    return reason in (_RESTARTED, _KILLED, _REMOVED) or FAULT in reason
 
 
 def void(folder: Path) -> bool:
@@ -125,6 +125,8 @@ def outcome_of(folder: Path, job: Job) -> Outcome | None:
         told = (read_json(folder / OUTCOME) or {}).get("reason", "")
     interrupted = record.get("asked") == "interrupt"
     reason = record.get("reason") or told or _words(code)
+    if fault := record.get("fault"):
+        reason = f"{reason}; {fault}"
     state = JobState.CANCELLED if interrupted else JobState.FAILED
     return Outcome(state, code, f"interrupted: {reason}" if interrupted else reason, started, ended)
 

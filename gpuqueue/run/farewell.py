@@ -18,16 +18,47 @@ from gpuqueue.model import ProcessId
 from gpuqueue.run.files import MPS
 from gpuqueue.run.process import alive, identify
 
-__all__ = ["LIMIT", "Farewell"]
+__all__ = ["FAULT", "LIMIT", "Farewell", "fault_of"]
+
+FAULT = "MPS on its GPU was in fault"
+"""How the sentence of `fault_of` begins."""
 
 LIMIT = 30.0
 """Seconds after which nobody waits for it any longer."""
 
 _ROOT = str(Path(__file__).resolve().parents[2])
-_CODE = (
-    f"import sys; sys.path.insert(0, {_ROOT!r}); "
-    "from gpuqueue.share.mps.ending import main; sys.exit(main(sys.argv[1:]))"
-)
+_ASKING = 8.0
+"""Seconds that the end of a failed job may be late by, to know whether it was its own fault."""
+
+
+def _program(name: str) -> list[str]:
+    """A program of `gpuqueue.share.mps`, for the standard library alone."""
+    code = (
+        f"import sys; sys.path.insert(0, {_ROOT!r}); "
+        f"from gpuqueue.share.mps.{name} import main; sys.exit(main(sys.argv[1:]))"
+    )
+    return [sys.executable, "-I", "-S", "-c", code]
+
+
+def fault_of(folder: str) -> str:
+    """Why a job under MPS that has failed may not be to blame; empty where there is no sign of it.
+
+    Its processes have ended; the server stays in fault until those of all others have.
+    """
+    if not os.path.exists(os.path.join(folder, MPS)):
+        return ""
+    import subprocess  # what a runner does not need no fork copies
+
+    words = [*_program("blame"), folder]
+    try:
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ASKING, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    if not done.stdout.strip():
+        return ""
+    return f"{FAULT}: a program there had failed, this one or another, which ends all under MPS"
 
 
 class Farewell:
@@ -56,7 +87,7 @@ class Farewell:
         return True
 
     def _start(self, pids: Sequence[int]) -> int:
-        words = [sys.executable, "-I", "-S", "-c", _CODE, self._folder, *map(str, pids)]
+        words = [*_program("ending"), self._folder, *map(str, pids)]
         # a job's output is what the job prints and nothing else
         nowhere = [(os.POSIX_SPAWN_OPEN, handle, os.devnull, os.O_RDWR, 0) for handle in range(3)]
         return os.posix_spawn(

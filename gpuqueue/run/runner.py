@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuqueue.model import ProcessId
-from gpuqueue.run.farewell import Farewell
+from gpuqueue.run.farewell import Farewell, fault_of
 from gpuqueue.run.files import ASIDE, ASK, LOG, SPEC, ExitFile, hold, read_json, take_claim
 from gpuqueue.run.freezing import freeze, thaw
 from gpuqueue.run.logfile import LogFile
@@ -394,6 +394,8 @@ class Runner:
             "reason": self.reason,
             "log_dropped": log.dropped,
         }
+        if returncode and not self.asked and (fault := fault_of(self.folder)):
+            record["fault"] = fault
         with contextlib.suppress(OSError):  # the folder is gone
             file = self._exit or ExitFile(self.folder)
             self._recorded = file.end(record)

@@ -300,7 +300,7 @@ def test_status_marks_the_shared_gpu_and_says_why_jobs_wait():
 COMMANDS = [
     "submit", "status", "jobs", "show", "logs", "wait", "gpus", "cards", "usage", "ps", "top",
     "cancel", "retry", "priority", "swap", "resize", "free", "resume", "drain", "undrain", "stop",
-    "autostart", "doctor", "config", "init", "simulate",
+    "autostart", "doctor", "config", "init", "simulate", "kernelspec",
 ]  # fmt: skip
 
 

@@ -47,6 +47,8 @@ if command.startswith("get_client_list") and not os.path.exists("{folder}/gone")
     print(open("{folder}/client").read().strip())
 if command.startswith("terminate_client"):
     open("{folder}/gone", "w").close()
+if command.startswith("get_server_status"):
+    print("FAULT" if os.path.exists("{folder}/fault") else "ACTIVE")
 if command == "get_default_active_thread_percentage":
     print(25.0)
 """
@@ -66,10 +68,19 @@ def job(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def start(launcher: Launcher, folder: Path, pipe: Path | None) -> tuple[Path, int]:
     """Run the stubborn program; the attempt's directory and the program's pid."""
+    attempt = begin(launcher, folder, pipe, STUBBORN)
+    until(lambda: (attempt / "log").exists() and (attempt / "log").read_text().strip())
+    pid = int((attempt / "log").read_text())
+    (folder / "client").write_text(str(pid))
+    return attempt, pid
+
+
+def begin(launcher: Launcher, folder: Path, pipe: Path | None, program: str) -> Path:
+    """Run a program; the attempt's directory."""
     job = folder / "job"
     attempt = job / "1"
     attempt.mkdir(parents=True)
-    argv = [sys.executable, "-I", "-S", "-c", STUBBORN]
+    argv = [sys.executable, "-I", "-S", "-c", program]
     write_json(job / SPEC, {"program": argv[0], "argv": argv, "cwd": str(folder), "env": {}})
     if pipe is not None:
         pipe.mkdir(parents=True)
@@ -80,10 +91,7 @@ def start(launcher: Launcher, folder: Path, pipe: Path | None) -> tuple[Path, in
             "wake": str(job / "nobody"), "grace": 0.2, "save": 0.2, "log_limit": 4096,
         }
     )  # fmt: skip
-    until(lambda: (attempt / "log").exists() and (attempt / "log").read_text().strip())
-    pid = int((attempt / "log").read_text())
-    (folder / "client").write_text(str(pid))
-    return attempt, pid
+    return attempt
 
 
 def cancel(attempt: Path) -> dict:
@@ -114,6 +122,29 @@ def test_a_job_that_is_not_under_mps_is_just_killed(job: Launcher, tmp_path: Pat
     assert not (tmp_path / "asked").exists()
 
 
+@pytest.mark.parametrize(("fault", "code"), [(True, 3), (False, 3), (True, 0)])
+def test_a_fault_is_told_of_a_job_that_failed(
+    job: Launcher, tmp_path: Path, fault: bool, code: int
+):
+    pipe = tmp_path / "place" / "pipe"
+    daemon = subprocess.Popen(["sleep", "600"], env={"CUDA_MPS_PIPE_DIRECTORY": str(pipe)})
+    try:
+        waits = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)"
+        attempt = begin(job, tmp_path, pipe, f"{waits}\nraise SystemExit({code})")
+        (pipe / "nvidia-cuda-mps-control.pid").write_text(str(daemon.pid))
+        (tmp_path / "client").write_text("1")
+        if fault:
+            (tmp_path / "fault").touch()
+        (tmp_path / "go").touch()
+        record = until(lambda: read_exit(attempt))
+    finally:
+        daemon.kill()
+        daemon.wait()
+    assert record["returncode"] == code
+    told = record.get("fault", "")
+    assert told.startswith("MPS on its GPU was in fault: ") is (fault and code != 0)
+
+
 def test_what_a_lost_runner_left_is_let_go_of_as_well(job: Launcher, tmp_path: Path):
     pipe = tmp_path / "place" / "pipe"
     pipe.mkdir(parents=True)
@@ -136,7 +167,8 @@ def test_what_a_lost_runner_left_is_let_go_of_as_well(job: Launcher, tmp_path: P
 
 def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / MPS).write_text(json.dumps({"gpu": "GPU-1", "pipe": "/nowhere"}))
-    monkeypatch.setattr(farewell, "_CODE", "import time; time.sleep(600)")
+    words = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"]
+    monkeypatch.setattr(farewell, "_program", lambda _: words)
     one = farewell.Farewell(str(tmp_path))
     assert not one.said([1])
     assert one._process is not None

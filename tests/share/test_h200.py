@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from share_cards import needs_compiler
+
+from gpuqueue.gpus import NvidiaDevices
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = [
@@ -55,3 +58,17 @@ def test_without_a_gpu_it_takes_a_pretend_one_and_keeps_to_its_time():
     assert "s are left, and it may need" in probe["skipped"]
     assert "s are left" in resize["skipped"]
     assert last["skipped"] == ["probe", "resize"]
+
+
+@pytest.mark.gpu
+@needs_compiler
+def test_on_a_real_gpu():
+    devices = NvidiaDevices()
+    found, problem = devices.gpus(), devices.problem
+    devices.close()
+    if not found:
+        pytest.skip(problem)
+    head, *lines, last = bench("--only", "one quarter,refusals,resize,nothing left")
+    assert head["fake"] is False
+    assert [line for line in lines if "error" in line] == []
+    assert set(last["passed"]) >= {"refusals", "resize"}

@@ -84,6 +84,26 @@ def test_each_is_tried_once():
     assert mechanism.probes == 1
 
 
+def test_what_did_not_work_is_tried_again_after_a_while(monkeypatch: pytest.MonkeyPatch):
+    clock = [1000.0]
+    monkeypatch.setattr("gpuqueue.share.ladder.time.monotonic", lambda: clock[0])
+    mechanism = Stand("it", usable=False)
+    ladder = Ladder([mechanism])
+    bound = Bound(Path("/job"), {ONE: MIB})
+    tried = []
+    for moment in (1000.0, 1299.0, 1301.0, 1800.0, 1902.0):
+        clock[0] = moment
+        assert ladder.start(bound).memory is Standing.ADMITTED_ONLY
+        tried.append(mechanism.probes)
+    assert tried == [1, 1, 2, 2, 3]
+    mechanism.usable, clock[0] = True, 9999.0
+    assert not ladder.picked()  # whoever only looks does not wait for a trial
+    assert ladder.start(bound).memory is Standing.CAPPED
+    clock[0] = 1e9
+    assert ladder.start(bound).by == ("it",)
+    assert mechanism.probes == 4
+
+
 def test_what_a_job_is_told_is_the_measure_of_what_comes_after():
     cap, advice = Stand("cap", reports=True), Stand("advice", Standing.ADVISED)
     start(cap, advice)

@@ -126,3 +126,33 @@ def test_a_process_with_the_whole_gpu_is_told_of(machine: Machine, tmp_path: Pat
     assert job.wait(120) == 0
     (tmp_path / "users").write_text("")
     assert not alive(job.record.process)
+
+
+def test_the_victims_of_a_fault_are_put_back(machine: Machine, tmp_path: Path) -> None:
+    fails = (
+        "import sys, time; open('ran', 'a').write('x')\n"
+        "while not os.path.exists('go'): time.sleep(0.05)\n"
+        "os.remove('go'); sys.exit(7)"
+    )
+    once, again = tmp_path / "once", tmp_path / "again"
+    once.mkdir()
+    again.mkdir()
+    plain = gpuqueue.submit(program(fails), share=0.25, mem="1G", cwd=once)
+    victim = gpuqueue.submit(program(fails), share=0.25, mem="1G", cwd=again, restartable=True)
+    until(lambda: (once / "ran").exists() and (again / "ran").exists(), 120)
+    (tmp_path / "behaviour.json").write_text('{"fault": true}')
+    (once / "go").touch()
+    assert plain.wait(120) == 7
+    assert plain.reason == (
+        "exit code 7; MPS on its GPU was in fault: a program there had failed, this one or "
+        "another, which ends all under MPS"
+    )
+    (again / "go").touch()
+    until(lambda: (again / "ran").read_text() == "xx", 120)
+    events = machine.client.store.events(job_id=victim.id)
+    (put_back,) = [event for event in events if event.kind == "requeued"]
+    assert "MPS on its GPU was in fault" in put_back.data["reason"]
+    (tmp_path / "behaviour.json").write_text("{}")
+    (again / "go").touch()
+    assert victim.wait(120) == 7
+    assert victim.reason == "exit code 7"

@@ -151,7 +151,9 @@ class Mps:
                 f"The job's own environment has {PIPE}={bound.base[PIPE]}, so it is left with that "
                 "MPS, and nothing holds it to its share."
             )
-        proof = self._proven.get(gpu) or self._remembered(gpu)
+        proof = self._proven.get(gpu)
+        if proof is None or not proof.usable:  # it may have been full when it was tried
+            proof = self._proven[gpu] = self._remembered(gpu)
         if not proof.usable:
             raise MpsError(proof.reason)
         control = self._control(gpu)
