@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.api.failure import failure_of
-from gpuqueue.api.progress import latest_note, notes, thinned
+from gpuqueue.client.progress import latest_note, notes, thinned
 from gpuqueue.errors import InvalidRequest, NotAllowedNow
 from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState
 from gpuqueue.run.files import LOG, OUTPUTS, PROGRESS

@@ -80,6 +80,7 @@ export class Notifier {
   /** @param {any} job */
   end(job) {
     const { which } = this.ways.settings;
+    if (job.kind === 'kernel') return; // JupyterLab tells of its notebooks' kernels itself
     if (this.told.has(job.id) || !isFrom(job.origin, this.ways.notebooks())) return;
     this.told.add(job.id);
     if (this.told.size > 1000) this.told = new Set([...this.told].slice(500));
