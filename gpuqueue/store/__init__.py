@@ -9,6 +9,7 @@ from gpuqueue.store.codec import (
 )
 from gpuqueue.store.jobs import LIVE
 from gpuqueue.store.rescue import RESCUE
+from gpuqueue.store.sought import Sought
 from gpuqueue.store.store import Store
 from gpuqueue.store.submit import Draft
 
@@ -16,6 +17,7 @@ __all__ = [
     "LIVE",
     "RESCUE",
     "Draft",
+    "Sought",
     "Store",
     "gpu_from",
     "job_to_dict",

@@ -137,6 +137,50 @@ export const S = {
   moved: (id, position) => `Job ${id} is at position ${position}.`,
   /** @param {number} id @param {string} words */
   notMoved: (id, words) => `Job ${id} was not moved. ${words}`,
+  filter: 'Filter jobs',
+  filterLabel: 'Filter jobs by name, owner, number, command or notebook',
+  filterTip: 'Words in name, owner, command or notebook, or a number. / leads here, Escape clears it',
+  filterStates: 'Only jobs that are',
+  /** @param {string} state */
+  onlyState: state => `Only ${state}`,
+  /** @param {number} running @param {number} waiting @param {string} ended */
+  matched: (running, waiting, ended) => `${running} running, ${waiting} waiting, ${ended} ended`,
+  noMatch: 'No job matches.',
+  /** @param {number} shown @param {number} all */
+  ofAll: (shown, all) => `${shown} of ${all}`,
+  picked: 'Chosen jobs',
+  /** @param {number} id @param {string} tag */
+  pick: (id, tag) => `Choose job ${id}, ${tag}`,
+  pickTip: 'Space chooses, Shift with arrow keys or a click chooses a range',
+  /** @param {number} count */
+  pickedCount: count => (count === 1 ? '1 chosen' : `${count} chosen`),
+  /** @param {number} count */
+  pickAll: count => `All ${count} waiting`,
+  unpick: 'Choose none',
+  /** @param {number} count */
+  cancelMany: count => `Cancel ${count}`,
+  /** @param {number} count */
+  cancelManySure: count => `Cancel ${count}: sure?`,
+  /** @param {number} count */
+  cancelledMany: count => (count === 1 ? '1 job is cancelled.' : `${count} jobs are cancelled.`),
+  /** @param {number} count */
+  frontMany: count => `To the front ${count}`,
+  /** @param {number} count */
+  frontManySure: count => `To the front ${count}: sure?`,
+  /** @param {number} count */
+  frontedMany: count => (count === 1 ? '1 job is at the front.' : `${count} jobs are at the front.`),
+  /** @param {number} count */
+  retryMany: count => `Run again ${count}`,
+  /** @param {number} count */
+  retryManySure: count => `Run again ${count}: sure?`,
+  /** @param {number} count */
+  retriedMany: count => (count === 1 ? '1 job is queued again.' : `${count} jobs are queued again.`),
+  /** @param {number} ready @param {number} all */
+  doingMany: (ready, all) => `${ready} of ${all} done`,
+  /** @param {number} id @param {string} words */
+  refusedOne: (id, words) => `Job ${id}: ${words}`,
+  /** @param {number} count @param {number} all @param {string} why */
+  refusedMany: (count, all, why) => `Not done for ${count} of ${all}. ${why}`,
   copy: 'Copy command',
   copied: 'Copied.',
   notCopied: 'The browser does not let it be copied.',

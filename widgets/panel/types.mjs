@@ -83,7 +83,8 @@
  * @property {Job[]} running
  * @property {Job[]} waiting
  * @property {Job[]} recent
- * @property {{running: number, waiting: number}} counts
+ * @property {{running: number, waiting: number}} counts Of all jobs.
+ * @property {{running: number, waiting: number}} [matches] Of those that were asked for.
  * @property {Host} [host]
  * @property {Mode} [mode]
  * @property {{version: string, problem: string, folder?: string,
