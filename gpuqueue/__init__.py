@@ -33,6 +33,7 @@ _HOMES = {
     "resume": "gpuqueue.client",
     "status": "gpuqueue.client",
     "submit": "gpuqueue.client",
+    "usage": "gpuqueue.client",
 }
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "status",
     "submit",
     "unload_ipython_extension",
+    "usage",
 ]
 
 if TYPE_CHECKING:
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
         resume,
         status,
         submit,
+        usage,
     )
     from gpuqueue.client.doctor import doctor
     from gpuqueue.client.executor import GpuExecutor

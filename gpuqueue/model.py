@@ -7,7 +7,7 @@ epoch, durations in seconds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -19,6 +19,7 @@ __all__ = [
     "Gpu",
     "GpuProcess",
     "Grant",
+    "Hold",
     "Intent",
     "IntentKind",
     "Job",
@@ -32,6 +33,7 @@ __all__ = [
     "ProcessId",
     "Reading",
     "Request",
+    "Size",
 ]
 
 WHOLE = 1000
@@ -103,6 +105,10 @@ class Request:
         It may be stopped and run again from the beginning.
     preemptible
         It is stopped, and put back into the queue, where a job of higher priority needs its room.
+    require
+        What of ``compute`` and ``memory`` is to be capped; else it does not start.
+    burst
+        It may use compute beyond its share while that is idle. Its share is promised as any other.
     resumable
         Its program saves its state and exits with 0 on SIGTERM, and goes on from that when it is
         started again. One that uses ``gpuqueue.checkpoint`` says so itself, as it runs.
@@ -119,6 +125,32 @@ class Request:
     restartable: bool = False
     preemptible: bool = False
     resumable: bool = False
+    require: tuple[str, ...] = ()
+    burst: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a job was resized to: ``share`` and ``memory`` as in ``Request``, in place of those."""
+
+    share: int | None = None
+    memory: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """How far a start of a job is held to its share, and by what.
+
+    ``compute`` and ``memory`` are words of ``gpuqueue.share.Standing``; ``by`` names the mechanisms
+    in force; ``missing`` says of each other one why it is not. ``doubts`` are sentences about what
+    was seen to contradict it.
+    """
+
+    compute: str = "admitted only"
+    memory: str = "admitted only"
+    by: tuple[str, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+    doubts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +221,10 @@ class Job:
     Device memory, in bytes on one GPU: ``peak`` is the most that it was seen to hold on any of its
     GPUs, ``learned_memory`` what earlier runs taught where it was submitted without ``memory``,
     ``lacked`` what it had of that when it ran out and was put back, to run once more with all.
+
+    ``resized`` is what it was resized to since it started: its placement has that size, and
+    ``request`` what it had asked for until it has to wait again. ``hold`` tells how far its latest
+    start is held to its share; None where that is not known.
     """
 
     id: int
@@ -221,6 +257,18 @@ class Job:
     lacked: int | None = None
     frozen: float = 0.0
     frozen_at: float | None = None
+    resized: Size | None = None
+    hold: Hold | None = None
+
+    @property
+    def wants(self) -> Request:
+        """What it asks for if it starts anew: its request, with the size that it was given since.
+
+        A job that waits asks for just its request.
+        """
+        if self.resized is None:
+            return self.request
+        return replace(self.request, share=self.resized.share, memory=self.resized.memory)
 
     def ran(self, now: float) -> float:
         """Seconds that this attempt has run until ``now`` or its end, those frozen left out."""
@@ -239,7 +287,7 @@ class Job:
     @property
     def excess(self) -> int:
         """Bytes by which it was seen to hold more of a GPU's memory than it asked for."""
-        asked = self.request.memory
+        asked = self.wants.memory
         return 0 if asked is None or self.peak is None else max(0, self.peak - asked)
 
     @property
@@ -348,6 +396,9 @@ class IntentKind(StrEnum):
     PRIORITY = "priority"
     SWAP = "swap"
     MOVE = "move"
+    RESIZE = "resize"
+    """Another share or memory. Its value is ``{"share": thousandths or None, "memory": bytes or
+    None}``; None leaves that as it is."""
     FREE = "free"
     """Take the GPUs back: about no job. Its value is ``{"soft": bool}``."""
     RESUME = "resume"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuqueue.api import told
 from gpuqueue.api.asked import Submission, integer, submission_of
-from gpuqueue.api.routes import Created, Question
+from gpuqueue.api.routes import Accepted, Created, Question
 from gpuqueue.errors import InvalidRequest, UnknownJob
 from gpuqueue.model import IntentKind, Origin
 
@@ -21,6 +21,7 @@ __all__ = [
     "move",
     "preview",
     "priority",
+    "resize",
     "retry",
     "submit",
     "swap",
@@ -132,6 +133,21 @@ def move(asked: Asked) -> Question:
     if other == asked.job:
         raise InvalidRequest(side, "write another job than the one that is to be moved")
     return _wish(asked, IntentKind.MOVE, [side, other])
+
+
+def resize(asked: Asked) -> Question:
+    """Give a job another share or memory, also as it runs."""
+    number = asked.job
+    body = asked.body("share", "mem")
+
+    def ask(client: LocalClient) -> Accepted:
+        from gpuqueue.client.resizing import resize
+
+        answer = resize(client, number, share=body.get("share"), mem=body.get("mem"))
+        job = told.job_told(client, client.job(number))
+        return Accepted(answer.to_dict() | {"job": job}, answer.settled)
+
+    return ask
 
 
 def retry(asked: Asked) -> Question:

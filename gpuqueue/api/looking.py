@@ -79,11 +79,27 @@ def gpus(asked: Asked) -> Question:
 def jobs(asked: Asked) -> Question:
     """One page of jobs, newest first."""
     query = asked.query("state", "owner", "before", "limit", "match")
-    states, owner = query.states("state"), query.text("owner")
+    owner = query.text("owner")
     before = query.integer("before", 0, 1, _MOST) or None
     limit = query.integer("limit", 100, 1, 1000)
-    sought = Sought.of(query.text("match"), states)
-    return lambda client: told.jobs_told(client, states, owner, before, limit, sought)
+    sought = Sought.of(query.text("match"), query.states("state"))
+    return lambda client: told.jobs_told(client, sought, owner, before, limit)
+
+
+def usage(asked: Asked) -> Question:
+    """Who used how much of the GPUs."""
+    query = asked.query("since", "by")
+    since, by = query.text("since") or "24h", query.text("by") or "owner"
+
+    def ask(client: LocalClient) -> dict[str, Any]:
+        from gpuqueue.client.books import usage
+
+        found = usage(client, since, by)
+        return {
+            "by": found.by, "since": found.since, "until": found.until, "rows": list(found)
+        }  # fmt: skip
+
+    return ask
 
 
 def job(asked: Asked) -> Question:

@@ -64,16 +64,12 @@ def _with_failure(client: LocalClient, told: dict[str, Any], job: Job) -> dict[s
 
 
 def jobs_told(
-    client: LocalClient,
-    states: list[str] | None,
-    owner: str | None,
-    before: int | None,
-    limit: int,
-    sought: Sought | None,
+    client: LocalClient, sought: Sought | None, owner: str | None, before: int | None, limit: int
 ) -> dict[str, Any]:
     """One page of jobs, newest first."""
     from gpuqueue.store import job_to_dict
 
+    states = None if sought is None else sought.states
     found = client.store.jobs(states=states, owner=owner, before=before, limit=limit, sought=sought)
     return {
         "jobs": [_with_failure(client, job_to_dict(job), job) for job in found],

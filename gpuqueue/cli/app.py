@@ -13,6 +13,7 @@ from gpuqueue.cli import change, free, glance, host, look, submit
 from gpuqueue.cli.autostart import autostart
 from gpuqueue.cli.drain import drain, undrain
 from gpuqueue.cli.simulate import simulate
+from gpuqueue.cli.usage import usage
 from gpuqueue.cli.words import tell
 from gpuqueue.errors import GpuqueueError, InvalidRequest, NotYours
 
@@ -91,12 +92,14 @@ app.command()(look.show)
 app.command()(look.logs)
 app.command()(look.wait)
 app.command()(look.gpus)
+app.command()(usage)
 app.command()(glance.ps)
 app.command()(glance.top)
 app.command()(change.cancel)
 app.command()(change.retry)
 app.command(context_settings={"ignore_unknown_options": True})(change.priority)
 app.command()(change.swap)
+app.command()(change.resize)
 app.command()(free.free)
 app.command()(free.resume)
 app.command()(drain)

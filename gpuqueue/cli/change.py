@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuqueue.cli.words import JobId, LiveJobId, live_jobs, tell
+from gpuqueue.cli.words import JobId, LiveJobId, live_jobs, say_json, tell
 from gpuqueue.errors import GpuqueueError
 
 if TYPE_CHECKING:
     from gpuqueue.client import LocalClient
 
-__all__ = ["cancel", "priority", "retry", "swap"]
+__all__ = ["cancel", "priority", "resize", "retry", "swap"]
 
 
 def cancel(
@@ -89,6 +89,33 @@ def priority(
     client = default_client()
     client.intend(IntentKind.PRIORITY, job_id, number)
     _say_places(client, job_id)
+
+
+def resize(
+    job_id: Annotated[
+        int, typer.Argument(metavar="ID", help="Number of a job.", autocompletion=live_jobs)
+    ],
+    *,
+    share: Annotated[
+        str | None, typer.Option(metavar="F", help="Part of each GPU's compute: 0.25, 1/3, 25%.")
+    ] = None,
+    mem: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory on each GPU, such as 6G.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print data for programs.")] = False,
+) -> None:
+    """Give a job another share or memory, also as it runs.
+
+    It grows only into what is free on its GPUs, and keeps its size where that is too little.
+    """
+    from gpuqueue.client.local import default_client
+    from gpuqueue.client.resizing import resize as ask
+
+    answer = ask(default_client(), job_id, share=share, mem=mem)
+    if as_json:
+        say_json({"schema": 1} | answer.to_dict())
+    else:
+        typer.echo(answer.message)
 
 
 def swap(first: LiveJobId, second: LiveJobId) -> None:

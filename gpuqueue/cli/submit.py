@@ -111,6 +111,15 @@ def submit(
         bool,
         typer.Option("--preemptible", help="Restartable, and stopped for jobs of higher priority."),
     ] = False,
+    require: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORDS", help="Refuse it unless capped: compute=hard, memory=hard, or both."
+        ),
+    ] = None,
+    burst: Annotated[
+        bool, typer.Option("--burst", help="It may use idle compute beyond its --share.")
+    ] = False,
     resumable: Annotated[
         bool,
         typer.Option("--resumable", help="On SIGTERM it saves, exits with 0, and goes on later."),
@@ -149,7 +158,7 @@ def submit(
             "gpus": gpus, "share": share, "mem": mem, "slots": slots, "eta": eta,
             "priority": True if priority == _FRONT else priority,
             "after": after, "restartable": restartable, "preemptible": preemptible,
-            "resumable": resumable,
+            "resumable": resumable, "require": require, "burst": burst,
             "tag": tag, "key": key, "wait": not no_wait,
         }
     )  # fmt: skip

@@ -220,6 +220,9 @@ def request_text(request: Mapping[str, Any]) -> str:
         words.append("preemptible")
     if request.get("resumable"):
         words.append("resumable")
+    words += [f"require {name}=hard" for name in request.get("require", ())]
+    if request.get("burst"):
+        words.append("burst")
     return ", ".join(words)
 
 
@@ -275,6 +278,7 @@ def show_text(view: Mapping[str, Any], now: float) -> str:
         grants = [_grant_text(grant, names) for grant in view["placement"]["grants"]]
         slots = _count(view["placement"]["slots"], "slot")
         rows.append(("GPUs", "; ".join([*grants, slots] if grants else ["none", slots])))
+    rows += _hold_rows(view)
     rows += _code_rows(view)
     rows.append(("environment", _environment_text(view["environment"])))
     rows += [("files", view["directory"]), ("log", view["log"])]
@@ -300,6 +304,17 @@ def _memory_rows(view: Mapping[str, Any]) -> list[tuple[str, str]]:
     if view["lacked"]:
         rows.append(("ran out of", f"{format_bytes(view['lacked'])}; ran once more with all"))
     return rows
+
+
+def _hold_rows(view: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """How far it is held to its share, by what, and what was seen to contradict that."""
+    hold = view.get("hold")
+    if not hold:
+        return []
+    by = f", by {', '.join(hold['by'])}" if hold["by"] else ""
+    rows = [("held to it", f"compute {hold['compute']}, memory {hold['memory']}{by}")]
+    rows += [("", f"without {name}: {one_line(why, 200)}") for name, why in hold["missing"].items()]
+    return rows + [("but", one_line(doubt, 200)) for doubt in hold["doubts"]]
 
 
 def _code_rows(view: Mapping[str, Any]) -> list[tuple[str, str]]:

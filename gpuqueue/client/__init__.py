@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuqueue.client import freeing
 from gpuqueue.client.job import Job, RemoteTraceback
@@ -23,6 +23,9 @@ from gpuqueue.client.payload import (
 from gpuqueue.client.request import OPTIONS, Options, options_from
 from gpuqueue.client.status import Status, status_of
 from gpuqueue.errors import InvalidRequest, PayloadError
+
+if TYPE_CHECKING:
+    from gpuqueue.client.books import Usage
 
 __all__ = [
     "OPTIONS",
@@ -45,6 +48,7 @@ __all__ = [
     "resume",
     "status",
     "submit",
+    "usage",
 ]
 
 Work = Callable[..., Any] | list[str] | tuple[str, ...] | str | os.PathLike[str]
@@ -135,7 +139,9 @@ def submit(
         (a number, or True for the front), ``after`` (jobs that must succeed first), ``tag``,
         ``key`` (a second submit with the same key returns the first job unless it failed),
         ``restartable``, ``preemptible``, ``resumable`` (``"sigterm"``: on SIGTERM it saves its
-        state and exits with 0), ``wait`` (False: refuse rather than queue).
+        state and exits with 0), ``require`` (``"compute=hard,memory=hard"``, or one of them:
+        refused where its share would not be capped), ``burst`` (it may use idle compute beyond
+        its share), ``wait`` (False: refuse rather than queue).
 
     Raises
     ------
@@ -246,6 +252,26 @@ def resume() -> freeing.Answer:
         It was called by an agent, or in a job.
     """
     return freeing.resume(default_client())
+
+
+def usage(since: str | float = "24h", by: str = "owner") -> Usage:
+    """Who used how much of the GPUs, as rows: ``pandas.DataFrame(gpuqueue.usage())``.
+
+    Parameters
+    ----------
+    since
+        From how long ago on: ``"24h"``, ``"7d"``, seconds, or ``"all"``.
+    by
+        ``owner``, ``notebook``, ``tag``, ``gpu``, ``vendor`` or ``job``.
+
+    Raises
+    ------
+    InvalidRequest
+        One of them is not understood.
+    """
+    from gpuqueue.client.books import usage
+
+    return usage(default_client(), since, by)
 
 
 def devices() -> list[dict[str, Any]]:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from gpuqueue.client.follow import follow_log, tail, tail_from
 from gpuqueue.client.local import LocalClient, default_client
 from gpuqueue.client.payload import load_result
+from gpuqueue.client.resizing import Resized, resize
 from gpuqueue.client.resubmit import resubmit
 from gpuqueue.errors import GpuqueueError, JobCancelled, JobFailed, JobLost, PayloadError
-from gpuqueue.model import TERMINAL, IntentKind, JobKind, JobState, Placement
+from gpuqueue.model import ACTIVE, TERMINAL, Hold, IntentKind, JobKind, JobState, Placement
 from gpuqueue.model import Job as Record
 from gpuqueue.run.files import RESULT
 from gpuqueue.store import job_to_dict
@@ -82,6 +83,11 @@ class Job:
         return self.record.placement
 
     @property
+    def hold(self) -> Hold | None:
+        """How far its latest start is held to its share, and by what; None for whole GPUs."""
+        return self.record.hold
+
+    @property
     def result_path(self) -> Path:
         """Where what it gave back is kept (it may not be there)."""
         record = self.record
@@ -114,7 +120,9 @@ class Job:
         """One plain sentence: why it waits, or what became of it."""
         record = self.record
         if record.state is not JobState.QUEUED:
-            return record.reason or _so_it_is(record.state)
+            said = record.reason or _so_it_is(record.state)
+            doubts = record.hold.doubts if record.hold and record.state in ACTIVE else ()
+            return "; ".join([said, *doubts])
         wait = self._client.why(self.id)
         if wait is None:
             return "it is about to start"
@@ -282,6 +290,25 @@ class Job:
         """Exchange its place in the queue with that of another waiting job."""
         number = other.id if isinstance(other, Job) else other
         self._client.intend(IntentKind.SWAP, self.id, number)
+
+    def resize(self, share: str | float | None = None, mem: str | float | None = None) -> Resized:
+        """Give it another share of each of its GPUs, another memory, or both, also as it runs.
+
+        What is None stays. It grows only into what is free; lowering never ends anything.
+
+            >>> job.resize(share=0.5, mem="20G")  # doctest: +SKIP
+            job 3 has share 0.5 (admitted only), mem 20G (now)
+
+        Raises
+        ------
+        InvalidRequest
+            Neither is given, one cannot be read, or the job has no share of a GPU.
+        DoesNotFit
+            This machine could never hold a job of that size.
+        NotAllowedNow
+            It has ended, or there is no room: the sentence says what is free. It keeps its size.
+        """
+        return resize(self._client, self.id, share=share, mem=mem)
 
     def retry(self, *, priority: bool = False) -> Job:
         """Queue the same work again, as a new job with the same surroundings."""

@@ -114,7 +114,7 @@ class LocalClient:
         machine = machine_of(self.store, self.settings)
         for payload, options in work:
             check_kind(options.request, payload.kind)
-            self._check_fit(options, machine)
+            self.check_fit(options, machine)
         where = _shown_origin(origin or origin_here())
         who = _shown(owner or _user())
         specs = [json.dumps(payload.spec()) for payload, _ in work]
@@ -153,13 +153,25 @@ class LocalClient:
                 large.note(str(self.home.job(job.id) / name))
         return jobs
 
-    def _check_fit(self, options: Options, machine: Machine) -> None:
+    def check_fit(self, options: Options, machine: Machine | None = None) -> None:
+        """Refuse what this machine can never run or, with ``wait=False``, cannot start now.
+
+        Raises
+        ------
+        DoesNotFit
+            It says what the machine has.
+        """
         settings = self.settings
+        machine = machine or self.machine()
         gpus = managed_gpus(settings, machine.gpus)
         policy = policy_of(settings, machine.gpus)
         if sentence := never_fits(options.request, gpus, policy):
             why = "" if gpus or not machine.problem else f". {machine.problem}"
             raise DoesNotFit("request", f"{sentence}{why}")
+        if options.request.require:
+            from gpuqueue.client.demands import check_demands
+
+            check_demands(self, options.request)
         if not options.wait:
             trial = Job(
                 id=2**62, kind="script", state=JobState.QUEUED, request=options.request,  # type: ignore[arg-type]
@@ -311,15 +323,17 @@ class LocalClient:
         intents = self._intend(kind, job_ids, value)
         return [intent.error for intent in intents if intent.error]
 
-    def wish(self, kind: IntentKind, value: Any = None) -> Intent:
-        """Ask for something that is about no one job; what became of that in two seconds.
+    def wish(self, kind: IntentKind, value: Any = None, job_id: int | None = None) -> Intent:
+        """Ask for something about one job or about none; what became of that in two seconds.
 
         Raises
         ------
-        NotAllowedNow
-            The controller has refused it.
+        UnknownJob, NotAllowedNow
+            There is no such job, it has ended, or the controller has refused it.
         """
-        (intent,) = self._intend(kind, [None], value)
+        if job_id is not None and (job := self.job(job_id)).state in TERMINAL:
+            raise NotAllowedNow(f"job {job_id} has already {_past(job.state)}")
+        (intent,) = self._intend(kind, [job_id], value)
         if intent.error:
             raise NotAllowedNow(intent.error)
         return intent

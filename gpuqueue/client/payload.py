@@ -18,6 +18,7 @@ from gpuqueue.about import PACKAGE, ROOT
 from gpuqueue.errors import PayloadError
 from gpuqueue.model import JobKind
 from gpuqueue.record.versions import version_of_function
+from gpuqueue.run.inherit import unheld
 from gpuqueue.run.large import Large, Linked
 
 __all__ = [
@@ -32,7 +33,7 @@ __all__ = [
 _PYTHONS = frozenset({"python", "python3", f"python3.{sys.version_info.minor}"})
 _PRIVATE = (
     "JPY_PARENT_PID", "GPUQUEUE_JOB_ID", "GPUQUEUE_ATTEMPT_DIR", "GPUQUEUE_RESUME",
-    "GPUQUEUE_RUN_DIR",
+    "GPUQUEUE_RUN_DIR", "GPUQUEUE_COMPUTE", "GPUQUEUE_MEMORY",
 )  # fmt: skip
 
 
@@ -96,7 +97,7 @@ def _surroundings(
         raise PayloadError("cwd", "the current directory no longer exists; cd elsewhere") from None
     if not os.path.isdir(folder):
         raise PayloadError("cwd", f"{folder} is not a directory")
-    values = dict(os.environ)
+    values = unheld(os.environ)
     for name, value in (env or {}).items():
         if not isinstance(value, str) or "=" in name or "\0" in name + value:
             raise PayloadError("env", f"{name}: both name and value must be plain text")

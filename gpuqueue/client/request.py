@@ -11,7 +11,7 @@ from gpuqueue.errors import InvalidRequest
 from gpuqueue.model import JobKind, Preset, Request
 from gpuqueue.units import parse_bytes, parse_duration, parse_share
 
-__all__ = ["OPTIONS", "Options", "check_kind", "options_from"]
+__all__ = ["OPTIONS", "Options", "check_kind", "check_together", "options_from"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Options:
 
 OPTIONS = (
     "preset", "gpus", "share", "mem", "slots", "eta", "priority", "after", "restartable",
-    "preemptible", "resumable", "tag", "key", "wait",
+    "preemptible", "resumable", "require", "burst", "tag", "key", "wait",
 )  # fmt: skip
 """Names of the options, the same in Python, on the command line and in REST."""
 
@@ -61,8 +61,10 @@ def options_from(values: dict[str, Any]) -> Options:
         restartable=_flag(values.get("restartable", False), "restartable") or preemptible,
         preemptible=preemptible,
         resumable=_resumable(values.get("resumable", False)),
+        require=_require(values.get("require", ())),
+        burst=_flag(values.get("burst", False), "burst"),
     )
-    _check_together(request)
+    check_together(request)
     return Options(
         request,
         tag=_text(values.get("tag"), "tag"),
@@ -82,8 +84,14 @@ def check_kind(request: Request, kind: JobKind) -> None:
         )
 
 
-def _check_together(request: Request) -> None:
-    """Refuse what contradicts itself rather than silently prefer one of the two."""
+def check_together(request: Request) -> None:
+    """Refuse what contradicts itself rather than silently prefer one of the two.
+
+    Raises
+    ------
+    InvalidRequest
+        Names one of the fields.
+    """
     if request.preset is Preset.EXCLUSIVE:
         for name in ("gpus", "share", "memory", "slots"):
             if getattr(request, name) is not None:
@@ -94,8 +102,30 @@ def _check_together(request: Request) -> None:
             if getattr(request, name) is not None:
                 field = "mem" if name == "memory" else name
                 raise InvalidRequest(field, "is about a GPU, and this job asks for none")
+        if request.require:
+            raise InvalidRequest("require", "is about a GPU, and this job asks for none")
     if request.preset is Preset.CPU and request.gpus:
         raise InvalidRequest("gpus", "cpu means no GPU; leave one of them out")
+    if request.burst and request.share is None:
+        raise InvalidRequest("burst", "is about what is beyond a share; say which (--share 0.25)")
+    if request.burst and "compute" in request.require:
+        raise InvalidRequest(
+            "burst", "goes beyond the share, and require compute=hard forbids that"
+        )
+
+
+def _require(value: Any) -> tuple[str, ...]:
+    """What is to be capped, of ``compute=hard,memory=hard`` or a list of such words."""
+    if not value:
+        return ()
+    words = [value] if isinstance(value, str) else value
+    if not isinstance(words, Iterable) or not all(isinstance(word, str) for word in words):
+        raise InvalidRequest(
+            "require", f"{value!r} is not known; write compute=hard or memory=hard"
+        )
+    from gpuqueue.share.require import demanded
+
+    return tuple(sorted(demanded(",".join(words))))
 
 
 def _preset(value: Any) -> Preset:

@@ -49,7 +49,7 @@ def resubmit(client: LocalClient, job: Job, *, priority: bool = False) -> Job:
         large={path.name: Linked(path) for path in folder.glob("payload.*")},
     )
     # what it came after has ended by now, one way or the other
-    request = replace(job.request, after=(), priority=0 if priority else job.request.priority)
+    request = replace(job.wants, after=(), priority=0 if priority else job.request.priority)
     # a job that succeeded keeps its key: what has it is done
     key = None if job.state is JobState.SUCCEEDED else job.key
     options = Options(request, tag=job.tag, key=key, to_front=priority)

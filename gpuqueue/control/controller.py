@@ -19,15 +19,19 @@ from gpuqueue.control.evicting import EVICT, Evictor
 from gpuqueue.control.following import Follower
 from gpuqueue.control.freeing import WISHES, Freer
 from gpuqueue.control.herald import Herald
+from gpuqueue.control.holding import Holder
 from gpuqueue.control.intents import carry_out, with_children
+from gpuqueue.control.keeping import Keeper
 from gpuqueue.control.launch import Launcher
 from gpuqueue.control.machine import snapshot_of, usage_of
+from gpuqueue.control.resizing import Resizer
 from gpuqueue.control.sight import TICK, Sight
+from gpuqueue.control.signs import Signs
 from gpuqueue.control.starting import Starter
 from gpuqueue.control.teacher import Teacher
 from gpuqueue.control.turn import Turn
 from gpuqueue.errors import GpuqueueError, StateRebuilt, StateVersionError
-from gpuqueue.model import ACTIVE, TERMINAL, Job, JobState
+from gpuqueue.model import ACTIVE, TERMINAL, IntentKind, Job, JobState
 from gpuqueue.paths import Home
 from gpuqueue.plan import plan
 from gpuqueue.record.facts import EVENT
@@ -53,6 +57,7 @@ class Controller:
         home: Home,
         on_commit: Callable[[], None] | None = None,
         clock: Clock | None = None,
+        holder: Holder | None = None,
     ) -> None:
         self.home = home
         self.clock = clock or Clock()
@@ -69,16 +74,23 @@ class Controller:
         self.evictor = Evictor(home, self._can_return)
         self.sight = Sight(self.store, self.settings)
         self.recorder = Recorder()
+        self.holder = holder or Holder(home)
         self.starter = Starter(
             home, self.store, self.settings, self.sight,
-            launcher=self.launcher, recorder=self.recorder,
+            launcher=self.launcher, recorder=self.recorder, holder=self.holder,
         )  # fmt: skip
         self._teacher = Teacher()
+        self.signs = Signs(home, self.clock.now())
         self.follower = Follower(
             home, self.store, self.settings, self.sight,
-            starter=self.starter, evictor=self.evictor, teacher=self._teacher,
+            starter=self.starter, evictor=self.evictor, teacher=self._teacher, signs=self.signs,
         )  # fmt: skip
         self.freer = Freer(home, self.evictor, self.starter.take_back, self.follower.end)
+        self.resizer = Resizer(home, self.settings, self.sight, self.holder)
+        self.keeper = Keeper(
+            home, self.store, self.holder,
+            starter=self.starter, resizer=self.resizer, end=self.follower.end,
+        )  # fmt: skip
         self.idle_since = time.monotonic()
         self.herald = Herald(home, self.store.flush, on_commit)
         self._stopping = threading.Event()
@@ -106,6 +118,8 @@ class Controller:
         self._teacher.ask_for(self._jobs)
         self._fresh = set(self._jobs)
         self._teacher.remember(self.store)
+        self.holder.know(self.sight.machine.gpus)
+        self.keeper.sweep()
         lines: list[str] = []
         tick = True
         next_tick = time.monotonic() + TICK
@@ -137,6 +151,7 @@ class Controller:
         self.bell.close()
         self.launcher.close()
         self.recorder.close()
+        self.holder.close()
         with contextlib.suppress(GpuqueueError, OSError):
             last = Turn(self._jobs, time.time())
             self._note_code(last)
@@ -161,13 +176,18 @@ class Controller:
         if tick:
             changed |= self._look_around()
             take_note(turn, self.sight.machine, self._astray)
+            self.keeper.look(turn, self.sight.machine)
         self.freer.pursue(turn, self.settings.current, look=tick)
         if tick:
             self._note_code(turn)
             changed |= self.freer.watch(turn, self.sight.machine, self.settings.current)
         if changed or (tick and self._waits(turn)):
             self._decide(turn)
+        for job in turn.left:
+            self.starter.release(turn, job)
         turn.commit(self.store)
+        if tick:
+            self.signs.beat(turn.now)
         self.mode = turn.mode
         self._jobs = {key: job for key, job in turn.jobs.items() if job.state not in TERMINAL}
         if self._jobs:
@@ -235,11 +255,14 @@ class Controller:
                 changed |= self.follower.follow(turn, held, look=tick)
                 if tick and turn.mode.normal and turn.jobs[job_id].state is JobState.EVICTING:
                     self.freer.press(held, self.settings.current)
+        changed |= self.keeper.take_in(turn)
         if intended or self._open_intents:
             self._open_intents = False
             for intent in self.store.open_intents():
                 if intent.kind in WISHES:
                     self.freer.carry_out(turn, intent)
+                elif intent.kind is IntentKind.RESIZE:
+                    self._open_intents |= not self.resizer.carry_out(turn, intent)
                 else:
                     self._open_intents |= not carry_out(
                         turn, intent, self.starter.take_back, self.home.attempt
@@ -284,7 +307,11 @@ class Controller:
                 reason=reason,
             )  # fmt: skip
         for start in decision.starts:
-            self.starter.start(turn, turn.jobs[start.job], start.placement)
+            job = turn.jobs[start.job]
+            if why := self.starter.unmet(job, start.placement):
+                turn.move(job, "ended", state=JobState.CANCELLED, ended=turn.now, reason=why)
+            else:
+                self.starter.start(turn, job, start.placement)
         for stop in decision.evictions:
             why = f"makes room for job {stop.for_job}"
             self.evictor.evict(turn, turn.jobs[stop.job], EVICT, why, settings.save_time)

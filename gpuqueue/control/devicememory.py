@@ -9,10 +9,12 @@ from typing import Any
 from gpuqueue.control.machine import Machine, managed_gpus, policy_of
 from gpuqueue.control.outcome import Outcome
 from gpuqueue.control.turn import Turn
+from gpuqueue.errors import GpuqueueError
 from gpuqueue.model import ACTIVE, Job, JobKind, JobState, Preset
 from gpuqueue.run.devicememory import log_tells_out_of_memory
 from gpuqueue.run.files import LOG, OUTCOME, read_json
 from gpuqueue.settings import Settings
+from gpuqueue.share import memcap
 from gpuqueue.units import format_bytes
 
 __all__ = ["ASTRAY", "EXCESS", "astray", "highest", "note_excess", "once_more", "take_note"]
@@ -54,21 +56,34 @@ def astray(job: Job, machine: Machine) -> tuple[int, ...]:
 
 
 def _exceeds(job: Job, peak: int) -> bool:
-    return job.request.memory is not None and peak > job.request.memory
+    asked = job.wants.memory
+    return asked is not None and peak > asked
 
 
 def note_excess(turn: Turn, job: Job, peak: int) -> None:
     """Say once of a job that it uses more than it asked for; ``job`` is as it was known before."""
     if _exceeds(job, peak) and not job.excess:
-        turn.notes.append((job.id, EXCESS, {"memory": job.request.memory, "peak": peak}))
+        turn.notes.append((job.id, EXCESS, {"memory": job.wants.memory, "peak": peak}))
 
 
 def highest(job: Job, folder: Path, machine: Machine) -> int | None:
     """A job's peak when it has ended: the largest of all that was measured, and what it told."""
     by_gpu: Mapping[str, int] = (machine.used or {}).get(job.id, {})
     seen = [by_gpu.get(gpu, 0) for gpu in (job.placement.gpus if job.placement else ())]
-    known = [size for size in (job.peak, *seen, _told(folder, job).get("peak")) if size]
+    known = [
+        size
+        for size in (job.peak, *seen, *_counted(folder), _told(folder, job).get("peak"))
+        if size
+    ]
     return max(known, default=None)
+
+
+def _counted(folder: Path) -> list[int]:
+    """What a job's ledger says, where it had a cap: exact, without what the driver itself takes."""
+    try:
+        return [usage.peak for usage in memcap.read(folder)]
+    except GpuqueueError:
+        return []
 
 
 def _told(folder: Path, job: Job) -> dict[str, Any]:
@@ -91,7 +106,7 @@ def once_more(
     """
     if outcome.state is not JobState.FAILED or outcome.again or not outcome.returncode:
         return {}
-    if job.asked or job.request.memory is not None or job.lacked is not None:
+    if job.asked or job.wants.memory is not None or job.lacked is not None:
         return {}
     if job.learned_memory is None or job.placement is None or not job.placement.grants:
         return {}

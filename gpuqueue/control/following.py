@@ -8,6 +8,7 @@ from gpuqueue.control.freeing import unfrozen
 from gpuqueue.control.outcome import Outcome, is_loss, outcome_of, sweep, void
 from gpuqueue.control.runners import lives
 from gpuqueue.control.sight import Sight
+from gpuqueue.control.signs import Signs
 from gpuqueue.control.starting import Starter
 from gpuqueue.control.teacher import Teacher
 from gpuqueue.control.turn import Turn
@@ -36,6 +37,7 @@ class Follower:
         starter: Starter,
         evictor: Evictor,
         teacher: Teacher,
+        signs: Signs,
     ) -> None:
         self._home = home
         self._store = store
@@ -44,12 +46,15 @@ class Follower:
         self._starter = starter
         self._evictor = evictor
         self._teacher = teacher
+        self._signs = signs
 
     def follow(self, turn: Turn, job: Job, *, look: bool) -> bool:
         """See how far a started job is; whether anything changed for the plan.
 
         ``look`` also checks that its runner is still there.
         """
+        if look and job.process and lives(self._home.attempt(job.id, job.attempt), job.process):
+            self._signs.saw(job, turn.now)
         folder = self._home.attempt(job.id, job.attempt)
         outcome = outcome_of(folder, job)
         if job.state is JobState.STARTING:
@@ -114,7 +119,8 @@ class Follower:
 
     def end(self, turn: Turn, job: Job, outcome: Outcome) -> None:
         """Record that an attempt is over: the job has ended, or waits again."""
-        turn.leave(job)
+        turn.leave(job, self._signs.end_of(job, outcome, turn.now))
+        self._signs.forget(job)
         self._starter.forget(job)
         self._evictor.forget(job)
         folder = self._home.attempt(job.id, job.attempt)
@@ -126,7 +132,7 @@ class Follower:
             again = turn.move(
                 job, "requeued", state=JobState.QUEUED, placement=None, process=None,
                 started=None, expected=None, latest=None, asked="", peak=peak,
-                frozen=0.0, frozen_at=None,
+                frozen=0.0, frozen_at=None, request=job.wants, resized=None, hold=None,
                 position=in_front(turn.jobs, job) if front else job.position,
                 **({"reason": outcome.reason} | more),
             )  # fmt: skip

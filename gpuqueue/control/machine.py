@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -24,6 +24,7 @@ from gpuqueue.store import Store, gpu_from, plain, reading_from
 from gpuqueue.units import format_bytes
 
 __all__ = [
+    "CARDS",
     "FACT",
     "Machine",
     "machine_of",
@@ -35,6 +36,8 @@ __all__ = [
 ]
 
 FACT = "machine"
+CARDS = "cards"
+"""Name of the fact: what is known of the GPUs that are or were here, by UUID."""
 _DAY = 86_400.0
 
 
@@ -44,7 +47,8 @@ class Machine:
 
     ``outside`` maps a GPU's UUID to bytes used and the words for who uses them; ``used`` maps a
     job's number to the bytes that its processes hold on each of its GPUs, where the driver tells.
-    ``silent`` says that the driver does not answer.
+    ``users`` are the processes (pids) of each job that the driver sees on its GPUs; they are not
+    published. ``silent`` says that the driver does not answer.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -53,6 +57,7 @@ class Machine:
     used: Mapping[int, Mapping[str, int]] | None = None
     problem: str = ""
     silent: bool = False
+    users: Mapping[int, frozenset[int]] | None = field(default=None, compare=False)
 
     def as_fact(self) -> dict[str, Any]:
         """JSON form, for the store."""
@@ -125,7 +130,12 @@ def seen_on(
         if amount := _outside(reading, at_home, claimed=gpu.uuid in held):
             words = (_holder(p.pid, p.memory, owners.get(p.pid)) for p in strangers)
             outside[gpu.uuid] = (amount, tuple(words))
-    return Machine(tuple(gpus), tuple(readings), outside, used, problem, silent)
+    users: dict[int, frozenset[int]] = {}
+    for process in (process for reading in readings for process in reading.processes):
+        if process.pid in owners:
+            job_id = owners[process.pid]
+            users[job_id] = users.get(job_id, frozenset()) | {process.pid}
+    return Machine(tuple(gpus), tuple(readings), outside, used, problem, silent, users)
 
 
 def _outside(reading: Reading, at_home: Collection[int], *, claimed: bool) -> int:

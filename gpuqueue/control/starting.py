@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 
 from gpuqueue.control.evicting import resumes
+from gpuqueue.control.holding import Holder, Told, hold_of, lacks, nothing
 from gpuqueue.control.launch import Launcher
-from gpuqueue.control.outcome import void
+from gpuqueue.control.outcome import Outcome, void
 from gpuqueue.control.sight import Sight
 from gpuqueue.control.turn import Turn
-from gpuqueue.model import Job, JobKind, JobState, Placement
+from gpuqueue.model import Hold, Job, JobKind, JobState, Placement
 from gpuqueue.paths import Home
 from gpuqueue.record.recorder import Recorder
 from gpuqueue.run.files import SPEC, read_json, write_json
+from gpuqueue.run.inherit import added
 from gpuqueue.settings import Settings, SettingsFile
-from gpuqueue.store import Store
+from gpuqueue.store import Store, plain
 
-__all__ = ["Starter"]
+__all__ = ["SHARE", "Starter"]
 
 _CLAIM_PATIENCE = 5.0
+SHARE = "share"
+"""The event that tells by what an attempt is held to its share."""
 
 
 class Starter:
@@ -37,6 +42,7 @@ class Starter:
         *,
         launcher: Launcher,
         recorder: Recorder,
+        holder: Holder,
     ) -> None:
         self._home = home
         self._store = store
@@ -44,6 +50,9 @@ class Starter:
         self._sight = sight
         self._launcher = launcher
         self._recorder = recorder
+        self.holder = holder
+        self._preparing: dict[int, int] = {}
+        self._added: dict[tuple[int, int], dict[str, str]] = {}
         self._ordered: dict[int, float] = {}
         self.found = 0
 
@@ -52,15 +61,16 @@ class Starter:
         started = turn.move(
             job, "starting", state=JobState.STARTING, placement=placement,
             attempt=job.attempt + 1, reason="",
+            hold=self.holder.first(replace(job, placement=placement)),
         )  # fmt: skip
         turn.enter(started)
-        turn.actions.append(lambda: self._launch(started))
+        turn.actions.append(lambda: self._begin(started))
 
     def press(self, turn: Turn, job: Job) -> None:
         """Order once more where no runner has come."""
         sent = self._ordered.get(job.id)
         if sent is None or time.monotonic() - sent > _CLAIM_PATIENCE:
-            turn.actions.append(lambda: self._launch(job))
+            turn.actions.append(lambda: self._begin(job))
 
     def take_back(self, job: Job) -> bool:
         """Make a starting job's attempt void, if no runner has claimed it."""
@@ -70,6 +80,64 @@ class Starter:
     def forget(self, job: Job) -> None:
         """A runner has come, or none is wanted any more."""
         self._ordered.pop(job.id, None)
+        self._preparing.pop(job.id, None)
+        self._added.pop((job.id, job.attempt), None)
+
+    # -- what holds it -----------------------------------------------------------------------
+
+    def _begin(self, job: Job) -> None:
+        """Order a runner, or have made ready first what holds the job to its share."""
+        if (job.id, job.attempt) in self._added or not self.holder.must_ask(job):
+            self._launch(job)
+        elif self._preparing.get(job.id) != job.attempt:
+            self._preparing[job.id] = job.attempt
+            folder = self._home.attempt(job.id, job.attempt)
+            self.holder.start(job, folder, self._spec(job))
+
+    def go_on(self, turn: Turn, told: Told) -> Outcome | None:
+        """Take in what a job is to start with; how it ends where it requires more than that."""
+        job = turn.jobs.get(told.job)
+        if (
+            job is None
+            or (job.state, job.attempt) != (JobState.STARTING, told.key)
+            or self._preparing.pop(told.job, None) != told.key
+        ):
+            made = Hold(by=told.value.by) if told.value else None
+            self.holder.release(made, self._home.attempt(told.job, told.key))
+            return None
+        outcome = told.value or replace(nothing(), missing={"all": told.error})
+        hold = hold_of(job, outcome)
+        turn.know(job.id, hold=hold)
+        if refused := lacks(job, outcome):
+            return Outcome.cancelled(refused) if self.take_back(job) else None
+        turn.notes.append((job.id, SHARE, plain(hold)))
+        base = json.loads(self._spec(job) or "{}").get("env") or {}
+        self._added[job.id, job.attempt] = added(outcome.environment, base)
+        turn.actions.append(lambda: self._launch(job))
+        return None
+
+    def unmet(self, job: Job, placement: Placement) -> str:
+        """Why a job that requires a cap does not start where nothing could be one."""
+        placed = replace(job, placement=placement)
+        if not job.request.require or self.holder.must_ask(placed):
+            return ""
+        whole = all(grant.whole for grant in placement.grants)
+        return lacks(job, replace(nothing(), whole=whole))
+
+    def release(self, turn: Turn, job: Job) -> None:
+        """Let go of what held an attempt that is over."""
+        if job.hold is not None and job.hold.by:
+            folder, hold = self._home.attempt(job.id, job.attempt), job.hold
+            turn.actions.append(lambda: self.holder.release(hold, folder))
+
+    def _spec(self, job: Job) -> str | None:
+        """What was submitted, as text."""
+        if text := self._store.spec(job.id):
+            return text
+        found = read_json(self._home.job(job.id) / SPEC)
+        return None if found is None else json.dumps(found)
+
+    # -- the order ---------------------------------------------------------------------------
 
     def _launch(self, job: Job) -> None:
         """Order a runner. Only after the start is on record, so that none is started twice."""
@@ -97,9 +165,11 @@ class Starter:
             "save": settings.evict_timeout,
             "log_limit": settings.log_limit_bytes,
             "cell": job.kind is JobKind.CELL,
+            "preload": self.holder.preload if job.kind is JobKind.CELL else "",
         }
 
     def _environment(self, job: Job) -> dict[str, str]:
+        """What a job that has a placement is told beside its own environment."""
         assert job.placement is not None
         by_uuid = {gpu.uuid: gpu for gpu in self._sight.machine.gpus}
         gpus = [by_uuid[uuid] for uuid in job.placement.gpus if uuid in by_uuid]
@@ -118,7 +188,7 @@ class Starter:
             grant = job.placement.grants[0]
             env["GPUQUEUE_COMPUTE"] = f"{grant.compute / 1000:g}"
             env["GPUQUEUE_MEMORY"] = str(grant.memory)
-        return env
+        return env | self._added.get((job.id, job.attempt), {})
 
     def _mend_spec(self, job: Job) -> None:
         """Write the spec anew if a power cut took it: the store's copy was flushed, it was not."""

@@ -48,8 +48,8 @@ class Teacher:
         took = 0.0
         if job.state is JobState.SUCCEEDED and job.started is not None and job.ended is not None:
             took = job.ran(job.ended)
-            kind = kind_of(job.owner, job.command, job.request)
-            self._history.add(kind, took)
+            if job.resized is None:  # else it ran with one size and then with another
+                self._history.add(kind_of(job.owner, job.command, job.request), took)
         if took >= _SEEN or job.lacked:
             self._note_memory(job)
         return self._belief(job) != before

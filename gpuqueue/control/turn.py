@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpuqueue.model import TERMINAL, Intent, Job, Mode
+from gpuqueue.model import TERMINAL, Intent, Job, JobState, Mode, Placement
 from gpuqueue.store import Store
 
 __all__ = ["Turn"]
@@ -35,23 +36,28 @@ class Turn:
     jobs: dict[int, Job]
     now: float
     mode: Mode = field(default_factory=Mode)
-    moves: list[tuple[Job, Job, str]] = field(default_factory=list)
+    moves: list[tuple[Job, Job, str, Mapping[str, Any]]] = field(default_factory=list)
     intents: list[tuple[Intent, str]] = field(default_factory=list)
     actions: list[Callable[[], object]] = field(default_factory=list)
     promised: list[int] = field(default_factory=list)
     notes: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
     _modes: list[tuple[Mode, dict[str, Any]]] = field(default_factory=list)
     _entered: list[Job] = field(default_factory=list)
-    _left: list[Job] = field(default_factory=list)
+    _left: list[tuple[Job, float]] = field(default_factory=list)
 
-    def move(self, job: Job, event: str, **changes: Any) -> Job:
-        """Decide a change of a job, to be recorded with this event. An ended job stays as it is."""
+    def move(
+        self, job: Job, event: str, *, about: Mapping[str, Any] | None = None, **changes: Any
+    ) -> Job:
+        """Decide a change of a job, to be recorded with this event. An ended job stays as it is.
+
+        ``about`` goes into the event.
+        """
         current = self.jobs.get(job.id, job)
         if current.state in TERMINAL:
             return current
         after = replace(job, **changes)
         self.jobs[job.id] = after
-        self.moves.append((job, after, event))
+        self.moves.append((job, after, event, about or {}))
         return after
 
     def change_mode(self, mode: Mode, **data: Any) -> None:
@@ -77,7 +83,7 @@ class Turn:
     @property
     def ends(self) -> bool:
         """Whether a job ends for good."""
-        return any(after.state in TERMINAL for _, after, _ in self.moves)
+        return any(after.state in TERMINAL for _, after, *_ in self.moves)
 
     @property
     def lasting(self) -> bool:
@@ -93,29 +99,53 @@ class Turn:
         """A job takes its placement."""
         self._entered.append(job)
 
-    def leave(self, job: Job) -> None:
-        """A job gives its placement back."""
-        self._left.append(job)
+    def leave(self, job: Job, at: float | None = None) -> None:
+        """A job gives its placement back; ``at`` is until when it had it, if not until now."""
+        self._left.append((job, self.now if at is None else at))
+
+    @property
+    def left(self) -> tuple[Job, ...]:
+        """Jobs that give their placement back, as they were then."""
+        return tuple(job for job, _ in self._left)
 
     def commit(self, store: Store) -> None:
         """Record all of it."""
         if not (self.told or self.promised):
             return
         with store.transaction() as db:
-            last = {after.id: number for number, (_, after, _) in enumerate(self.moves)}
-            for number, (before, after, event) in enumerate(self.moves):
+            last = {after.id: number for number, (_, after, *_) in enumerate(self.moves)}
+            for number, (before, after, event, about) in enumerate(self.moves):
                 final = last[after.id] == number
-                store.move(db, before, after, event, self.now, last=final)
+                store.move(db, before, after, event, self.now, last=final, about=about)
             for job_id in dict.fromkeys(self.promised):
                 store.promise(db, self.jobs[job_id])
-            for mode, about in self._modes:
-                store.set_mode(db, mode, self.now, about)
+            for mode, told in self._modes:
+                store.set_mode(db, mode, self.now, told)
             for job_id, kind, data in self.notes:
                 store.record(db, self.now, job_id, kind, data)
-            for job in self._left:
-                store.vacate(db, job, self.now)
+            self._split(store, db)
+            for job, at in self._left:
+                store.vacate(db, job, at)
             for job in self._entered:
                 if job.placement is not None:
                     store.occupy(db, job, job.placement, self.now)
             for intent, error in self.intents:
                 store.finish_intent(db, intent, self.now, error)
+
+    def _split(self, store: Store, db: sqlite3.Connection) -> None:
+        """Close the usage records of who stays and holds something else now, and open others."""
+        first: dict[int, Job] = {}
+        for before, after, *_ in self.moves:
+            first.setdefault(after.id, before)
+        for job in (*self.left, *self._entered):
+            first.pop(job.id, None)
+        for job_id, before in first.items():
+            after = self.jobs[job_id]
+            if after.placement is not None and _held(before) != _held(after):
+                store.vacate(db, before, self.now)
+                store.occupy(db, after, after.placement, self.now)
+
+
+def _held(job: Job) -> tuple[Placement | None, bool]:
+    """What a usage record is about: what is held, and whether it only stands still."""
+    return job.placement, job.state is JobState.FROZEN

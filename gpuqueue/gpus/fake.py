@@ -1,11 +1,13 @@
 """Pretend GPUs, for trying things out and for tests on machines without any.
 
-A spec is a list of entries, separated by commas. Each is ``[COUNTx][NAME:]MEMORY[/grain=N]``::
+A spec is a list of entries, separated by commas. Each is
+``[COUNTx][NAME:]MEMORY[/grain=N][/uuid=UUID]``::
 
     80G                 one GPU of 80 GiB
     8192,6144           two, in MiB
     2xA100:40G          two, with a name
     4x80G/grain=125     four whose compute can be divided in eighths
+    80G/uuid=GPU-0…     one with the name of a real one: what would hold jobs on that is tried here
 
 ``GPUQUEUE_FAKE_PROCS`` may name a file of pretend processes, one ``pid:index:MiB`` a line; blank
 lines and lines that begin with ``#`` mean nothing. It is read anew at every reading.
@@ -33,7 +35,8 @@ _ENTRY = re.compile(
     r"(?:(?P<count>\d{1,6})x)?"
     r"(?:(?P<name>[^\W_][\w .+()-]{0,59}):)?"
     r"(?P<memory>[\d.]+\s*[a-zA-Z]*)"
-    r"(?:/grain=(?P<grain>\d{1,6}))?",
+    r"(?:/grain=(?P<grain>\d{1,6}))?"
+    r"(?:/uuid=(?P<uuid>GPU-[0-9a-fA-F-]{32,36}))?",
     re.ASCII,
 )
 _PROCESS = re.compile(r"(\d{1,10})\s*:\s*(\d{1,3})\s*:\s*(\d{1,12})", re.ASCII)
@@ -64,9 +67,11 @@ def parse_fake(spec: str, field: str = "GPUQUEUE_FAKE_GPUS") -> tuple[Gpu, ...]:
         if not 1 <= grain <= WHOLE:
             raise InvalidRequest(field, f"grain in {text!r} must be from 1 to {WHOLE} thousandths")
         memory = parse_bytes(entry["memory"], field)
+        if entry["uuid"] and (count > 1 or any(gpu.uuid == entry["uuid"] for gpu in gpus)):
+            raise InvalidRequest(field, f"{text!r} gives the same uuid to several GPUs")
         gpus += [
             Gpu(
-                uuid=f"FAKE-{index}",
+                uuid=entry["uuid"] or f"FAKE-{index}",
                 index=index,
                 name=entry["name"] or NAME,
                 memory=memory,

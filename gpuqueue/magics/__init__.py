@@ -62,9 +62,11 @@ the variables it reads, and those it assigns come back::
     %%gpu [--light | --one | --two | --exclusive | --cpu | --preset NAME]
           [--gpus N] [--share 0.25] [--mem 6G] [--slots N] [--eta 40m]
           [--priority [N]] [--after 12,13] [--tag NAME] [--key NAME] [--restartable] [--preemptible]
-          [--no-wait] [--bg] [--in a,b] [--out r]
+          [--require memory=hard] [--burst] [--no-wait] [--bg] [--in a,b] [--out r]
 
     --priority   higher starts first; without a number: before all that wait now
+    --require    refuse it unless its share is capped: compute=hard, memory=hard, or both
+    --burst      it may use idle compute beyond its --share
     --no-wait    refuse instead of queueing, if it cannot start now
     --bg         return the job at once; its output still comes here, its variables come with
                  %gpu pull ID
@@ -79,5 +81,6 @@ As a line magic::
     %gpu wait ID                         wait for its end
     %gpu pull ID [NAME...]               bring the variables that a cell job made
     %gpu cancel ID...    %gpu retry ID    %gpu priority ID [N]    %gpu swap A B
+    %gpu resize ID [--share F] [--mem SIZE]   another size, also as it runs
     %gpu submit [options] -- COMMAND     queue a script
 """

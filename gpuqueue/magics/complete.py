@@ -8,8 +8,8 @@ from typing import Any
 __all__ = ["add_matcher", "candidates", "remove_matcher"]
 
 VERBS = (
-    "status", "jobs", "logs", "show", "wait", "cancel", "retry", "priority", "swap", "submit",
-    "pull",
+    "status", "jobs", "logs", "show", "wait", "cancel", "retry", "priority", "swap", "resize",
+    "submit", "pull",
 )  # fmt: skip
 _NUMBERED = frozenset(VERBS) - {"status", "jobs", "submit"}
 _LINE = re.compile(r"^\s*(%{1,2})gpu\s(.*)$", re.DOTALL)
@@ -29,6 +29,8 @@ def candidates(line: str) -> list[str]:
         return _options(before, token, cell=cell)
     if before[0] == "logs" and token.startswith("-"):
         return [flag for flag in ("-f", "-n") if flag.startswith(token)]
+    if before[0] == "resize" and len(before) > 1:
+        return [flag for flag in ("--mem", "--share") if flag.startswith(token)]
     return _job_numbers(token) if before[0] in _NUMBERED else []
 
 

@@ -13,10 +13,10 @@ from gpuqueue.model import Preset
 
 __all__ = ["CELL_ONLY", "COMMAND_ONLY", "FLAGS", "VALUED", "Asked", "parse_options"]
 
-VALUED = ("preset", "gpus", "share", "mem", "slots", "eta", "after", "tag", "key")
+VALUED = ("preset", "gpus", "share", "mem", "slots", "eta", "after", "tag", "key", "require")
 """Options that take a value, in the words of ``gpuqueue.submit``."""
 
-FLAGS = ("restartable", "preemptible", "no-wait", *Preset)
+FLAGS = ("restartable", "preemptible", "burst", "no-wait", *Preset)
 COMMAND_ONLY = ("resumable",)
 CELL_ONLY = ("bg", "in", "out")
 _BOTH = (*VALUED, *FLAGS, "priority")
@@ -81,7 +81,7 @@ def parse_options(words: Sequence[str], *, cell: bool = True) -> Asked:
             asked.background = True
         elif name == "no-wait":
             asked.options["wait"] = False
-        elif name in {"restartable", "preemptible", "resumable"}:
+        elif name in {"restartable", "preemptible", "resumable", "burst"}:
             asked.options[name] = True
         else:
             _preset(asked, name)

@@ -154,6 +154,15 @@ def _swap(_: Any, words: list[str]) -> None:
     print(repr(first), repr(second), sep="\n")
 
 
+def _resize(_: Any, words: list[str]) -> Any:
+    (job,) = _ids(words[:1], "resize")
+    options = parse_options(words[1:], cell=False)
+    known = {name: options.options.pop(name, None) for name in ("share", "mem")}
+    if options.options or options.rest:
+        raise InvalidRequest("resize", "write %gpu resize ID --share F --mem SIZE")
+    return job.resize(**known)
+
+
 def _free(_: Any, words: list[str]) -> Any:
     soft = words == ["--soft"]
     _none([] if soft else words, "free [--soft]")
@@ -201,6 +210,7 @@ _VERBS: dict[str, Callable[[Any, list[str]], Any]] = {
     "retry": _retry,
     "priority": _priority,
     "swap": _swap,
+    "resize": _resize,
     "free": _free,
     "resume": _resume,
     "submit": _submit,

@@ -77,16 +77,17 @@ class Forms:
         It does for a job that shares a GPU and named no memory. One that has whole GPUs keeps
         them: what was learned takes nothing from somebody who was promised a whole GPU.
         """
-        form = self[job.request]
+        request = job.wants  # one that is made to wait comes back with what it holds now
+        form = self[request]
         estimate = self._estimates.get(job.id)
-        if estimate is None or estimate.memory is None or job.request.memory is not None:
+        if estimate is None or estimate.memory is None or request.memory is not None:
             return form
         if form.whole or not form.gpus or form.never is not None:
             return form
         most = self.most(form)
         if most is None:
             return form
-        return self[replace(job.request, memory=min(estimate.memory, most))]
+        return self[replace(request, memory=min(estimate.memory, most))]
 
     def most(self, form: Form) -> int | None:
         """Bytes that a sharing job can be given on each of its GPUs, on an empty machine.

@@ -22,6 +22,7 @@ from typing import Any
 from gpuqueue.model import ProcessId
 from gpuqueue.run.environ import ROOM
 from gpuqueue.run.files import read_json
+from gpuqueue.run.inherit import unheld
 from gpuqueue.run.memory import free_memory
 from gpuqueue.run.process import alive
 
@@ -58,6 +59,7 @@ class _Wish:
     file: str = field(compare=False)
     spec: Mapping[str, Any] = field(compare=False)
     env: Mapping[str, str] = field(compare=False)
+    preload: str = field(compare=False)
 
 
 def _wish(order: Order) -> _Wish | None:
@@ -74,12 +76,14 @@ def _wish(order: Order) -> _Wish | None:
         if name not in _OF_THE_JOB and not name.startswith("GPUQUEUE_")
     }
     path = ["" if entry == spec["cwd"] else entry for entry in spec["sys_path"]]
-    fit = (spec["program"], env, path, spec.get("argv_of_kernel"), spec.get("umask"))
+    # a cap on memory must be loaded as the process starts; it does nothing without a ledger
+    preload = order.get("preload", "")
+    fit = (spec["program"], env, path, spec.get("argv_of_kernel"), spec.get("umask"), preload)
     file = os.path.join(order["job_dir"], "imports")
     imports = b""
     with contextlib.suppress(OSError):
         imports = Path(file).read_bytes()
-    return _Wish(ProcessId(*spec["spare"]), fit, imports, file, spec, order["env"])
+    return _Wish(ProcessId(*spec["spare"]), fit, imports, file, spec, order["env"], preload)
 
 
 class _Spare:
@@ -124,7 +128,10 @@ class _Spare:
     def _start(self, orders: int, tell: int) -> None:
         spec, given = self.wish.spec, self.wish.env
         attempt = given["GPUQUEUE_ATTEMPT_DIR"]
-        env = {**spec["env"], **given, "PWD": spec["cwd"]}
+        env = unheld({**spec["env"], **given, "PWD": spec["cwd"]})
+        if self.wish.preload:
+            own = env.get("LD_PRELOAD", "")
+            env["LD_PRELOAD"] = f"{self.wish.preload}:{own}".rstrip(":")
         env["GPUQUEUE_ATTEMPT_DIR"] = "-" * (len(os.fsencode(attempt)) + ROOM)
         # in this order: orders may be 3
         actions = [

@@ -7,14 +7,24 @@ picks what works here. `memory_ladder` and `environment` are what a controller n
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from gpuqueue.model import Placement
 from gpuqueue.share.capping import MemoryCap
 from gpuqueue.share.frameworks import FrameworkSettings
 from gpuqueue.share.ladder import Ladder, Outcome
-from gpuqueue.share.mechanism import Bound, Effect, Mechanism, Probe, Standing, bound_of
+from gpuqueue.share.mechanism import (
+    Bound,
+    Effect,
+    Mechanism,
+    Probe,
+    Standing,
+    Subject,
+    bound_of,
+)
 from gpuqueue.share.memcap import LEDGER
+from gpuqueue.share.require import demanded, refusal
 
 __all__ = [
     "Bound",
@@ -26,9 +36,12 @@ __all__ = [
     "Outcome",
     "Probe",
     "Standing",
+    "Subject",
     "bound_of",
+    "demanded",
     "environment",
     "memory_ladder",
+    "refusal",
 ]
 
 
@@ -82,6 +95,5 @@ def environment(
     bound = bound_of(placement, job_dir, totals=totals, base=base, versions=versions)
     outcome = ladder.start(bound)
     if LEDGER in base and LEDGER not in outcome.environment:
-        kept = {LEDGER: "", **outcome.environment}
-        return Outcome(kept, outcome.standing, outcome.by, outcome.missing)
-    return outcome
+        outcome = replace(outcome, environment={LEDGER: "", **outcome.environment})
+    return replace(outcome, whole=all(grant.whole for grant in placement.grants))

@@ -8,7 +8,7 @@ from pathlib import Path
 from gpuqueue.errors import GpuqueueError
 from gpuqueue.model import ProcessId
 from gpuqueue.share import memcap
-from gpuqueue.share.mechanism import Bound, Effect, Probe, Standing
+from gpuqueue.share.mechanism import Bound, Effect, Probe, Standing, Subject
 from gpuqueue.share.memcap.canary import try_out
 
 __all__ = ["MemoryCap"]
@@ -28,6 +28,7 @@ class MemoryCap:
     """
 
     name = "memory cap"
+    subject = Subject.MEMORY
     standing = Standing.CAPPED
     reports = True
 
@@ -36,6 +37,11 @@ class MemoryCap:
         self._gpu = gpu
         self._base = base
         self._library: Path | None = None
+
+    @property
+    def library(self) -> Path | None:
+        """The library, once it was seen to work; for a process that is there before its job."""
+        return self._library
 
     def probe(self) -> Probe:
         """Build the library if need be, and see a program refused what is over its cap."""

@@ -26,7 +26,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from gpuqueue.model import ProcessId
-from gpuqueue.share.mechanism import Bound, Effect, Probe, Standing
+from gpuqueue.share.mechanism import Bound, Effect, Probe, Standing, Subject
 
 __all__ = ["FrameworkSettings", "fraction_of", "settings"]
 
@@ -155,6 +155,7 @@ class FrameworkSettings:
     """The same as a mechanism: it works anywhere, and is never more than advice."""
 
     name = "framework settings"
+    subject = Subject.MEMORY
     standing = Standing.ADVISED
     reports = False
 

@@ -2,56 +2,136 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from gpuqueue.errors import GpuqueueError
-from gpuqueue.share.mechanism import Bound, Mechanism, Probe, Standing
+from gpuqueue.model import ProcessId
+from gpuqueue.share.mechanism import Bound, Effect, Mechanism, Probe, Standing, Subject
 
 __all__ = ["Ladder", "Outcome"]
+
+_Works = Callable[[Mechanism, Mapping[str, Probe]], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a job starts with and how far it is held.
 
-    ``by`` names the mechanisms in force; ``missing`` says of each other one why it is not.
+    Attributes
+    ----------
+    environment
+        Variables to start it with, over its own.
+    memory, compute
+        How far it is held to its share of either.
+    by
+        Names of the mechanisms in force.
+    missing
+        Of each other one, why it is not.
+    reasons
+        Where memory or compute is not capped, why, as sentences.
+    whole
+        It has its GPUs to itself, so there is nothing to hold it to.
     """
 
     environment: Mapping[str, str]
-    standing: Standing
+    memory: Standing
+    compute: Standing
     by: tuple[str, ...]
     missing: Mapping[str, str]
+    reasons: Mapping[Subject, str] = field(default_factory=dict)
+    whole: bool = False
+
+    @property
+    def standing(self) -> Standing:
+        """How far it is held to its share of memory."""
+        return self.memory
+
+    @property
+    def standings(self) -> Mapping[Subject, Standing]:
+        """How far it is held, by what it is held to."""
+        return {Subject.COMPUTE: self.compute, Subject.MEMORY: self.memory}
 
 
 class Ladder:
-    """Mechanisms for one thing, device memory say, the strongest first.
+    """Mechanisms, of those for one thing (device memory, say) the strongest first.
 
-    Of those that cap, the first that works is used; those that advise are used beside it.
+    Of those that cap one thing, the first that works is used; those that advise are used beside it.
+    It may be used from several threads.
     """
 
     def __init__(self, mechanisms: Sequence[Mechanism]) -> None:
         self._mechanisms = tuple(mechanisms)
         self._probes: dict[str, Probe] = {}
+        self._trying = threading.Lock()
 
     def probes(self) -> Mapping[str, Probe]:
-        """What each mechanism's trial on this machine has shown; tried once."""
-        for mechanism in self._mechanisms:
-            if mechanism.name not in self._probes:
-                self._probes[mechanism.name] = mechanism.probe()
-        return dict(self._probes)
+        """What each mechanism's trial on this machine has shown; tried once.
+
+        The first call may take seconds: it starts programs on the GPUs.
+        """
+        with self._trying:
+            for mechanism in self._mechanisms:
+                if mechanism.name not in self._probes:
+                    self._probes[mechanism.name] = mechanism.probe()
+            return dict(self._probes)
+
+    @property
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """All of them, whether they work or not."""
+        return self._mechanisms
 
     def picked(self) -> tuple[Mechanism, ...]:
         """The mechanisms that are used here, in the order in which they are applied."""
+        return self._best(lambda mechanism, probes: probes[mechanism.name].usable)
+
+    def on(self, gpu: str) -> tuple[Mechanism, ...]:
+        """The same for one GPU, by its UUID."""
+        return self._best(lambda mechanism, probes: probes[mechanism.name].on(gpu).usable)
+
+    def _best(self, works: _Works) -> tuple[Mechanism, ...]:
         probes = self.probes()
         found: list[Mechanism] = []
+        capped: set[Subject] = set()
         for mechanism in self._mechanisms:
-            capped = any(other.standing is Standing.CAPPED for other in found)
-            if probes[mechanism.name].usable and not (
-                capped and mechanism.standing is Standing.CAPPED
-            ):
+            caps = mechanism.standing is Standing.CAPPED
+            if works(mechanism, probes) and not (caps and mechanism.subject in capped):
                 found.append(mechanism)
+                if caps:
+                    capped.add(mechanism.subject)
         return tuple(found)
+
+    def missing(self, gpu: str | None = None) -> Mapping[str, str]:
+        """Why each mechanism that does not work here does not: anywhere, or on one GPU."""
+        told = {
+            name: probe if gpu is None else probe.on(gpu) for name, probe in self.probes().items()
+        }
+        return {name: probe.reason for name, probe in told.items() if not probe.usable}
+
+    def reasons(self, gpu: str | None = None) -> Mapping[Subject, str]:
+        """Where a job with a part of a GPU cannot be capped, why, as sentences."""
+        return self._reasons(self.promises(gpu), self.missing(gpu))
+
+    def _reasons(
+        self, standings: Mapping[Subject, Standing], missing: Mapping[str, str]
+    ) -> Mapping[Subject, str]:
+        return {
+            subject: " ".join(
+                missing[mechanism.name]
+                for mechanism in self._mechanisms
+                if mechanism.subject is subject
+                and mechanism.standing is Standing.CAPPED
+                and mechanism.name in missing
+            )
+            for subject, standing in standings.items()
+            if standing is not Standing.CAPPED
+        }
+
+    def promises(self, gpu: str | None = None) -> Mapping[Subject, Standing]:
+        """How far a job with a part of a GPU can be held here: of any GPU, or of this one."""
+        by = self.picked() if gpu is None else self.on(gpu)
+        return {subject: _best_of(by, subject) for subject in Subject}
 
     def start(self, bound: Bound) -> Outcome:
         """The environment of a job that starts now.
@@ -61,7 +141,7 @@ class Ladder:
         """
         environment: dict[str, str] = {}
         by: list[Mechanism] = []
-        missing = {name: probe.reason for name, probe in self.probes().items() if not probe.usable}
+        missing = dict(self.missing())
         for mechanism in self.picked():
             try:
                 made = mechanism.environment(bound)
@@ -74,13 +154,63 @@ class Ladder:
             if mechanism.reports:  # what comes next counts from what the job is told
                 told = {gpu: cap for gpu, cap in bound.caps.items() if cap is not None}
                 bound = replace(bound, totals={**bound.totals, **told})
-        return Outcome(environment, self._standing(bound, by), tuple(m.name for m in by), missing)
+        standings = {
+            subject: _best_of(by, subject) if bound.holds(subject) else Standing.ADMITTED_ONLY
+            for subject in Subject
+        }
+        return Outcome(
+            environment,
+            memory=standings[Subject.MEMORY],
+            compute=standings[Subject.COMPUTE],
+            by=tuple(mechanism.name for mechanism in by),
+            missing=missing,
+            reasons=self._reasons(standings, missing),
+        )
 
-    @staticmethod
-    def _standing(bound: Bound, by: Sequence[Mechanism]) -> Standing:
-        if all(cap is None for cap in bound.caps.values()):
-            return Standing.ADMITTED_ONLY
-        for standing in (Standing.CAPPED, Standing.ADVISED):
-            if any(mechanism.standing is standing for mechanism in by):
-                return standing
-        return Standing.ADMITTED_ONLY
+    def apply(self, bound: Bound, by: Collection[str], process: ProcessId) -> None:
+        """What is to be done to a job's first process; ``by`` is that of its `Outcome`."""
+        for mechanism in self._named(by):
+            mechanism.apply(bound, process)
+
+    def resize(self, bound: Bound, by: Collection[str]) -> Mapping[Subject, Effect]:
+        """Hold a running job to other shares, by the mechanisms that it was started with.
+
+        Returns
+        -------
+        From when they hold, for each thing that something caps; a thing that nothing caps is left
+        out, for then the ledger's new number is all that there is to it.
+
+        Raises
+        ------
+        GpuqueueError
+            A mechanism cannot; what it was before holds on.
+        """
+        effects: dict[Subject, Effect] = {}
+        for mechanism in self._named(by):
+            effect = mechanism.resize(bound)
+            if mechanism.standing is Standing.CAPPED:
+                effects[mechanism.subject] = effect
+        return effects
+
+    def verify(self, bound: Bound, by: Collection[str], users: Collection[int]) -> tuple[str, ...]:
+        """What contradicts what a running job was said to be held by, as sentences.
+
+        ``users`` are the job's processes (pids) that the driver sees on its GPUs.
+        """
+        return tuple(
+            sentence for mechanism in self._named(by) for sentence in mechanism.verify(bound, users)
+        )
+
+    def release(self, bound: Bound, by: Collection[str]) -> None:
+        """Let go of what was made for a job that has ended. May be called twice."""
+        for mechanism in self._named(by):
+            mechanism.release(bound)
+
+    def _named(self, names: Collection[str]) -> Iterable[Mechanism]:
+        return (mechanism for mechanism in self._mechanisms if mechanism.name in names)
+
+
+def _best_of(by: Sequence[Mechanism], subject: Subject) -> Standing:
+    found = {mechanism.standing for mechanism in by if mechanism.subject is subject}
+    ranks = (Standing.CAPPED, Standing.ADVISED)
+    return next((standing for standing in ranks if standing in found), Standing.ADMITTED_ONLY)

@@ -14,7 +14,14 @@ from typing import Protocol
 
 from gpuqueue.model import Placement, ProcessId
 
-__all__ = ["Bound", "Effect", "Mechanism", "Probe", "Standing", "bound_of"]
+__all__ = ["Bound", "Effect", "Mechanism", "Probe", "Standing", "Subject", "bound_of"]
+
+
+class Subject(StrEnum):
+    """What a job is given a share of."""
+
+    COMPUTE = "compute"
+    MEMORY = "memory"
 
 
 class Standing(StrEnum):
@@ -39,10 +46,18 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Whether a mechanism works on this machine; ``reason`` is one sentence, for either answer."""
+    """Whether a mechanism works on this machine; ``reason`` is one sentence, for either answer.
+
+    ``each`` has the answers for single GPUs, by UUID, of a mechanism that is tried on each.
+    """
 
     usable: bool
     reason: str
+    each: Mapping[str, Probe] = field(default_factory=dict)
+
+    def on(self, gpu: str) -> Probe:
+        """The answer for one GPU."""
+        return self.each.get(gpu, self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +77,8 @@ class Bound:
         The job's environment so far: what its user has set.
     versions
         Versions of frameworks in the job's own Python where known: ``{"torch": "2.13.0"}``.
+    compute
+        Thousandths of each GPU's compute by its UUID, in the same order; None: no cap.
     """
 
     folder: Path
@@ -69,6 +86,12 @@ class Bound:
     totals: Mapping[str, int | None] = field(default_factory=dict)
     base: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    compute: Mapping[str, int | None] = field(default_factory=dict)
+
+    def holds(self, subject: Subject) -> bool:
+        """Whether there is a cap on anything of it."""
+        of = self.compute if subject is Subject.COMPUTE else self.caps
+        return any(cap is not None for cap in of.values())
 
 
 def bound_of(
@@ -79,12 +102,11 @@ def bound_of(
     base: Mapping[str, str],
     versions: Mapping[str, str] | None = None,
 ) -> Bound:
-    """What a placement holds a job to. Whole GPUs, and grants without memory, have no cap."""
-    caps = {
-        grant.gpu: None if grant.whole or not grant.memory else grant.memory
-        for grant in placement.grants
-    }
-    return Bound(folder, caps, dict(totals), dict(base), dict(versions or {}))
+    """What a placement holds a job to. Whole GPUs, and what was not granted, have no cap."""
+    shared = [(grant, not grant.whole) for grant in placement.grants]
+    caps = {grant.gpu: grant.memory or None if part else None for grant, part in shared}
+    compute = {grant.gpu: grant.compute or None if part else None for grant, part in shared}
+    return Bound(folder, caps, dict(totals), dict(base), dict(versions or {}), compute)
 
 
 class Mechanism(Protocol):
@@ -93,6 +115,11 @@ class Mechanism(Protocol):
     @property
     def name(self) -> str:
         """What it is called where people see it."""
+        ...
+
+    @property
+    def subject(self) -> Subject:
+        """What it holds a job's share of."""
         ...
 
     @property

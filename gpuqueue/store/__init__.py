@@ -8,6 +8,7 @@ from gpuqueue.store.codec import (
     request_from,
 )
 from gpuqueue.store.jobs import LIVE
+from gpuqueue.store.placements import Stay
 from gpuqueue.store.rescue import RESCUE
 from gpuqueue.store.sought import Sought
 from gpuqueue.store.store import Store
@@ -18,6 +19,7 @@ __all__ = [
     "RESCUE",
     "Draft",
     "Sought",
+    "Stay",
     "Store",
     "gpu_from",
     "job_to_dict",

@@ -16,6 +16,7 @@ from gpuqueue.model import (
     Gpu,
     GpuProcess,
     Grant,
+    Hold,
     Job,
     JobKind,
     JobState,
@@ -27,6 +28,7 @@ from gpuqueue.model import (
     ProcessId,
     Reading,
     Request,
+    Size,
 )
 
 __all__ = [
@@ -46,7 +48,19 @@ __all__ = [
 
 _NAMES = {
     cls: tuple(f.name for f in fields(cls))
-    for cls in (Request, Grant, Placement, ProcessId, Origin, Gpu, GpuProcess, Reading, Mode)
+    for cls in (
+        Request,
+        Grant,
+        Placement,
+        ProcessId,
+        Origin,
+        Gpu,
+        GpuProcess,
+        Reading,
+        Mode,
+        Size,
+        Hold,
+    )
 }
 
 
@@ -67,14 +81,15 @@ def plain(value: Any) -> Any:
         return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
-    return value
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def request_from(data: Mapping[str, Any]) -> Request:
     """A request from its dictionary."""
     known = {name: data[name] for name in _NAMES[Request] if name in data}
     known["preset"] = Preset(known.get("preset", Preset.ONE))
-    known["after"] = tuple(known.get("after", ()))
+    for name in ("after", "require"):
+        known[name] = tuple(known.get(name, ()))
     return Request(**known)
 
 
@@ -84,6 +99,21 @@ def placement_from(data: Mapping[str, Any] | None) -> Placement | None:
         return None
     grants = tuple(Grant(**{n: g[n] for n in _NAMES[Grant] if n in g}) for g in data["grants"])
     return Placement(grants, data["slots"])
+
+
+def size_from(data: Mapping[str, Any] | None) -> Size | None:
+    """A size from its dictionary."""
+    return None if data is None else Size(data["share"], data["memory"])
+
+
+def hold_from(data: Mapping[str, Any] | None) -> Hold | None:
+    """How far a job is held to its share, from its dictionary."""
+    if data is None:
+        return None
+    known = {name: data[name] for name in _NAMES[Hold] if name in data}
+    for name in ("by", "doubts"):
+        known[name] = tuple(known.get(name, ()))
+    return Hold(**known)
 
 
 def process_from(data: Mapping[str, Any] | None) -> ProcessId | None:
@@ -120,7 +150,7 @@ def mode_from(data: Mapping[str, Any] | None) -> Mode:
 COLUMNS = (
     "id, kind, state, request, tag, owner, command, cwd, origin, submitted, position, attempt, "
     "placement, started, ended, returncode, reason, process, asked, key, retry_of, expected, "
-    "latest, learned, sound, peak, learned_memory, lacked, frozen, frozen_at"
+    "latest, learned, sound, peak, learned_memory, lacked, frozen, frozen_at, resized, hold"
 )
 
 
@@ -141,6 +171,7 @@ def job_from(row: tuple[Any, ...]) -> Job:
         job_id, kind, state, request, tag, owner, command, cwd, origin, submitted, position,
         attempt, placement, started, ended, returncode, reason, process, asked, key, retry_of,
         expected, latest, learned, sound, peak, learned_memory, lacked, frozen, frozen_at,
+        resized, hold,
     ) = row  # fmt: skip
     return Job(
         id=job_id,
@@ -173,6 +204,8 @@ def job_from(row: tuple[Any, ...]) -> Job:
         lacked=lacked,
         frozen=frozen,
         frozen_at=frozen_at,
+        resized=size_from(load(resized)),
+        hold=hold_from(load(hold)),
     )
 
 
@@ -211,4 +244,6 @@ def job_to_dict(job: Job) -> dict[str, Any]:
         "excess": job.excess,
         "frozen": job.frozen,
         "frozen_at": job.frozen_at,
+        "resized": plain(job.resized),
+        "hold": plain(job.hold),
     }

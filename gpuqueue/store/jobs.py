@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -116,6 +116,15 @@ class Jobs(Events, Placements):
             found |= {row[0]: job_from(row) for row in rows}
         return [found[job_id] for job_id in sorted(found)]
 
+    def once_held(self, limit: int) -> list[Job]:
+        """The jobs that ended last and that something had held to their shares, newest first."""
+        rows = self._rows(
+            f"SELECT {COLUMNS} FROM jobs WHERE ended IS NOT NULL AND hold IS NOT NULL "
+            "ORDER BY ended DESC LIMIT ?",
+            (limit,),
+        )
+        return [job_from(row) for row in rows]
+
     def states(self, job_ids: Iterable[int]) -> dict[int, JobState]:
         """The states of these jobs; ids that do not exist are missing."""
         ids = json.dumps(sorted(set(job_ids)))
@@ -162,12 +171,13 @@ class Jobs(Events, Placements):
         at: float,
         *,
         last: bool = True,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         """Change a job and record the event, within the caller's transaction.
 
         A job in a terminal state never changes again; such a call is an error of the caller. If it
         is not the ``last`` one about this job in the transaction, only what that one does not
-        bring is written.
+        bring is written. ``about`` goes into the event.
         """
         if after.request is not before.request:
             db.execute(
@@ -176,7 +186,7 @@ class Jobs(Events, Placements):
             )
         if last:
             self._write_state(db, after, event)
-        data: dict[str, Any] = {"state": str(after.state)}
+        data: dict[str, Any] = {"state": str(after.state), **(about or {})}
         if after.reason and after.reason != before.reason:
             data["reason"] = after.reason
         if after.returncode is not None:
@@ -187,7 +197,7 @@ class Jobs(Events, Placements):
         cursor = db.execute(
             "UPDATE jobs SET state = ?, position = ?, attempt = ?, placement = ?, started = ?, "
             "ended = ?, returncode = ?, reason = ?, process = ?, asked = ?, peak = ?, "
-            "learned_memory = ?, lacked = ?, frozen = ?, frozen_at = ? "
+            "learned_memory = ?, lacked = ?, frozen = ?, frozen_at = ?, resized = ?, hold = ? "
             "WHERE id = ? AND state NOT IN ('succeeded', 'failed', 'cancelled')",
             (
                 str(after.state), after.position, after.attempt,
@@ -195,7 +205,8 @@ class Jobs(Events, Placements):
                 after.started, after.ended, after.returncode, after.reason,
                 None if after.process is None else dump(plain(after.process)),
                 after.asked, after.peak, after.learned_memory, after.lacked, after.frozen,
-                after.frozen_at, after.id,
+                after.frozen_at, None if after.resized is None else dump(plain(after.resized)),
+                None if after.hold is None else dump(plain(after.hold)), after.id,
             ),
         )  # fmt: skip
         if cursor.rowcount != 1:
@@ -210,10 +221,10 @@ class Jobs(Events, Placements):
         """
         db.execute(
             "UPDATE jobs SET expected = ?, latest = ?, learned = ?, sound = ?, peak = ?, "
-            "learned_memory = ? WHERE id = ?",
+            "learned_memory = ?, hold = ? WHERE id = ?",
             (
                 job.expected, job.latest, job.learned, job.sound, job.peak, job.learned_memory,
-                job.id,
+                None if job.hold is None else dump(plain(job.hold)), job.id,
             ),
         )  # fmt: skip
 

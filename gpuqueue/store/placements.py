@@ -3,11 +3,34 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import dataclass
+from typing import Any
 
-from gpuqueue.model import Grant, Job, Placement
+from gpuqueue.model import Grant, Job, JobState, Placement
 from gpuqueue.store.connection import Connection
 
-__all__ = ["Placements"]
+__all__ = ["Placements", "Stay"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """One usage record with whose it is: a job on a GPU, with one size, for a time.
+
+    ``compute`` in thousandths, ``memory`` in bytes, times in seconds since the epoch; ``until`` is
+    None while it lasts. ``notebook`` is the path of the notebook or script that it came from, where
+    that is known. ``frozen``: it only stood still and held its memory.
+    """
+
+    job: int
+    owner: str
+    tag: str
+    notebook: str
+    gpu: str
+    compute: int
+    memory: int
+    since: float
+    until: float | None
+    frozen: bool = False
 
 
 class Placements(Connection):
@@ -16,10 +39,21 @@ class Placements(Connection):
     def occupy(self, db: sqlite3.Connection, job: Job, placement: Placement, at: float) -> None:
         """Open the usage records of an attempt, within the caller's transaction."""
         db.executemany(
-            "INSERT INTO placements (job, attempt, gpu, compute, memory, whole, slots, since) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO placements "
+            "(job, attempt, gpu, compute, memory, whole, slots, since, frozen) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [
-                (job.id, job.attempt, g.gpu, g.compute, g.memory, g.whole, placement.slots, at)
+                (
+                    job.id,
+                    job.attempt,
+                    g.gpu,
+                    g.compute,
+                    g.memory,
+                    g.whole,
+                    placement.slots,
+                    at,
+                    job.state is JobState.FROZEN,
+                )
                 for g in placement.grants
             ],
         )
@@ -52,6 +86,19 @@ class Placements(Connection):
             "JOIN jobs ON jobs.id = placements.job WHERE until IS NULL OR until > ?",
             (since,),
         )
+
+    def stays(self, since: float) -> list[Stay]:
+        """All usage records that have not ended before ``since``, in the order of their begin."""
+        rows: list[tuple[Any, ...]] = self._rows(
+            "SELECT jobs.id, owner, tag, coalesce(json_extract(origin, '$.path'), ''), gpu, "
+            "compute, memory, since, until, placements.frozen FROM placements "
+            "JOIN jobs ON jobs.id = placements.job WHERE until IS NULL OR until > ? ORDER BY seq",
+            (since,),
+        )
+        return [
+            Stay(job, owner, tag, notebook, gpu, compute, memory, begin, until, bool(frozen))
+            for job, owner, tag, notebook, gpu, compute, memory, begin, until, frozen in rows
+        ]
 
     def occupied(
         self, since: float, limit: int

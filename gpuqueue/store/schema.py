@@ -109,7 +109,14 @@ ALTER TABLE jobs ADD COLUMN frozen REAL NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN frozen_at REAL;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH)
+_FIFTH = """
+ALTER TABLE jobs ADD COLUMN resized TEXT;
+ALTER TABLE jobs ADD COLUMN hold TEXT;
+ALTER TABLE placements ADD COLUMN frozen INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX placements_until ON placements (until) WHERE until IS NOT NULL;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH)
 VERSION = len(MIGRATIONS)
 
 

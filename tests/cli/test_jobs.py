@@ -244,6 +244,25 @@ def test_retry_queues_a_copy(client, tmp_path):
     check("job", json.loads(ok("retry", "--json", str(number))))
 
 
+def test_a_job_is_given_another_size(client):
+    number = queued("--share", "0.25", "--mem", "6G", "sleep", "60")
+    until(lambda: client.job(number).state is JobState.RUNNING)
+    words = ok("resize", str(number), "--share", "0.5", "--mem", "20G")
+    assert words == f"job {number} has share 0.5 (admitted only), mem 20G (admitted only)\n"
+    told = json.loads(ok("resize", str(number), "--mem", "10G", "--json"))
+    assert (told["share"], told["memory"], told["settled"]) == (500, 10 * 2**30, True)
+    assert told["applied"] == {"mem": "admitted only"}
+    beside = queued("--share", "0.5", "--mem", "6G", "sleep", "60")
+    until(lambda: client.job(beside).state is JobState.RUNNING)
+    words = refused("resize", str(number), "--share", "75%", code=1)
+    assert "0.5 that it holds included" in words
+    assert "share" in refused("resize", str(number))
+    assert "no job 99" in refused("resize", "99", "--share", "0.5", code=1)
+    text = ok("show", str(number))
+    assert "share 0.25, mem 6G" in text
+    assert "0.5 of its compute, 10G" in text
+
+
 def test_the_order_can_be_changed_but_not_across_after(client):
     queued("--exclusive", "sleep", "60")
     one, two = queued("true"), queued("true")
@@ -290,3 +309,16 @@ def test_terminals_that_know_no_unicode_are_no_error():
     with contextlib.suppress(UnicodeDecodeError):
         assert "gr" in ok("jobs", env=env)
     assert data("jobs")["jobs"][0]["tag"] == "größe – ü"
+
+
+def test_usage_is_told_by_whatever_is_asked(client):
+    number = queued("--share", "0.25", "--mem", "6G", "--tag", "mine", "sleep", "60")
+    until(lambda: client.job(number).state is JobState.RUNNING)
+    head, row = ok("usage", "--by", "tag").splitlines()
+    assert head.split() == ["TAG", "GPU-H", "GIB-H", "HELD-H", "JOBS"]
+    assert row.split()[0] == "mine"
+    told = json.loads(ok("usage", "--since", "all", "--by", "job", "--json"))
+    assert [(row["job"], row["name"], row["jobs"]) for row in told["rows"]] == [(number, "mine", 1)]
+    assert 0 < told["rows"][0]["gpu_hours"] < told["rows"][0]["held_hours"]
+    assert "owner, notebook, tag, gpu, vendor, job" in refused("usage", "--by", "colour")
+    assert "since" in refused("usage", "--since", "yesterday")

@@ -66,7 +66,7 @@ def test_every_option_reaches_the_request(client):
     number = queued(
         "--preset", "two", "--gpus", "1", "--share", "1/4", "--mem", "6G", "--slots", "1",
         "--eta", "40m", "--priority", "7", "--after", f"{parent}", "--tag", "T", "--key", "K",
-        "--preemptible", "--resumable", "true",
+        "--preemptible", "--resumable", "--burst", "true",
     )  # fmt: skip
     job = client.job(number)
     assert client.store._rows("SELECT count(*) FROM jobs")[0][0] == 2
@@ -74,9 +74,21 @@ def test_every_option_reaches_the_request(client):
     assert request == {
         "preset": "two", "gpus": 1, "share": 250, "memory": 6 * 1024**3, "slots": 1,
         "eta": 2400.0, "priority": 7, "after": [parent], "restartable": True,
-        "preemptible": True, "resumable": True,
+        "preemptible": True, "resumable": True, "require": [], "burst": True,
     }  # fmt: skip
     assert (job.tag, job.key) == ("T", "K")
+
+
+def test_what_is_to_be_hard_is_refused_where_nothing_caps(client):
+    words = refused("submit", "--mem", "6G", "--require", "memory=hard", "true")
+    assert "It requires memory=hard, and memory would be admitted only here." in words
+    assert "compute=hard or memory=hard" in refused("submit", "--require", "all", "true")
+    whole = queued("--require", "compute=hard,memory=hard", "true")
+    assert client.wait(whole, 60).returncode == 0
+    assert "require compute=hard, require memory=hard" in ok("show", str(whole))
+    share = queued("--share", "0.25", "true")
+    client.wait(share, 60)
+    assert "held to it   compute admitted only, memory admitted only" in ok("show", str(share))
 
 
 def test_priority_alone_is_the_front(client):

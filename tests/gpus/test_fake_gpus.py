@@ -163,3 +163,12 @@ def test_bytes_that_are_not_text(tmp_path: Path) -> None:
     devices = FakeDevices("8G", processes=file)
     assert devices.read()[0].memory_used == 5 * MIB
     assert "Line 1" in devices.problem
+
+
+def test_one_may_have_a_name_as_a_driver_gives_it() -> None:
+    name = "GPU-00000000-0000-0000-0000-000000000001"
+    one, two = parse_fake(f"A:24G/grain=10/uuid={name},24G")
+    assert (one.uuid, one.index, one.grain, two.uuid) == (name, 0, 10, "FAKE-1")
+    for spec in (f"2x24G/uuid={name}", f"24G/uuid={name},24G/uuid={name}", "24G/uuid=mine"):
+        with pytest.raises(InvalidRequest):
+            parse_fake(spec)

@@ -33,6 +33,41 @@ def test_status_shows_gpus_queue_and_who_leads(rest: Rest) -> None:
     assert status["counts"] == {"running": 0, "waiting": 0}
 
 
+def test_a_job_gets_another_size_as_it_runs(rest: Rest) -> None:
+    job = rest.submit("sleep 60", options={"share": 0.25, "mem": "6G"})["id"]
+    rest.until_state(job, "running")
+    answer = rest.post(f"/jobs/{job}/resize", {"share": "0.5", "mem": "20G"})
+    assert answer.status == 200
+    assert answer.json["applied"] == {"share": "admitted only", "mem": "admitted only"}
+    assert answer.json["job"]["resized"] == {"share": 500, "memory": 20 * 2**30}
+    assert answer.json["job"]["placement"]["grants"][0]["compute"] == 500
+    beside = rest.submit("sleep 60", options={"share": 0.5, "mem": "1G"})["id"]
+    rest.until_state(beside, "running")
+    refused = rest.post(f"/jobs/{job}/resize", {"share": 0.75})
+    assert refused.status == 409
+    assert "0.5 that it holds included" in refused.json["message"]
+    assert rest.job(job)["placement"]["grants"][0]["compute"] == 500
+    for body, field in (({}, "share"), ({"mem": "much"}, "mem"), ({"size": 1}, "size")):
+        refused = rest.post(f"/jobs/{job}/resize", body)
+        assert (refused.status, refused.json["field"]) == (400, field)
+    assert rest.post(f"/jobs/{job}/resize", {"mem": "99G"}).status == 400
+    assert rest.post("/jobs/99/resize", {"share": 1}).status == 404
+
+
+def test_usage_by_owner_and_other_keys(rest: Rest) -> None:
+    job = rest.submit("sleep 60", options={"share": 0.5, "tag": "mine"})["id"]
+    rest.until_state(job, "running")
+    answer = rest.get("/usage", since="1h", by="tag")
+    assert answer.status == 200
+    (row,) = answer.json["rows"]
+    assert (row["tag"], row["jobs"]) == ("mine", 1)
+    assert row["gpu_hours"] == pytest.approx(row["held_hours"] / 2)
+    assert rest.get("/usage").json["by"] == "owner"
+    assert rest.get("/usage", by="colour").json["field"] == "by"
+    assert rest.get("/usage", since="soon").json["field"] == "since"
+    assert rest.get("/usage", of="me").status == 400
+
+
 def test_status_lists_no_more_than_asked_but_counts_all(rest: Rest) -> None:
     jobs = [rest.submit("sleep 60", options={"preset": "exclusive"}) for _ in range(5)]
     rest.until_state(jobs[0]["id"], "running")

@@ -37,6 +37,10 @@ def test_the_words(book: Notebook, client: LocalClient) -> None:
     assert client.job(2).order < client.job(3).order
     book.ok("%gpu priority 3 7")
     assert client.job(3).request.priority == 7
+    answer = book.ok("%gpu resize 3 --share 0.5 --mem 2G").result
+    assert str(answer) == "job 3 has share 0.5 (at its next start), mem 2G (at its next start)"
+    assert client.job(3).request.share == 500
+    assert "resize ID --share" in str(book.run("%gpu resize 3 --eta 4m").error)
     assert "second" in book.ok("%gpu jobs").stream()
     assert "echo two" in book.ok("%gpu show 3").stream()
     book.ok("%gpu cancel {blocker.id}")
@@ -115,8 +119,9 @@ def test_in_the_background(book: Notebook, client: LocalClient, tmp_path: Path) 
         ("%%gpu --one --sh", ["--share"]),
         ("%%gpu --preset e", ["exclusive"]),
         ("%%gpu --mem ", []),
-        ("%gpu submit --b", []),
-        ("%%gpu --b", ["--bg"]),
+        ("%gpu submit --b", ["--burst"]),
+        ("%%gpu --b", ["--bg", "--burst"]),
+        ("%gpu resize 1 --", ["--mem", "--share"]),
         ("print(", []),
     ],
 )

@@ -13,7 +13,7 @@ from share_cards import GIB, MIB, ONE, TWO, Job, drivers, hear, job, library, ne
 from gpuqueue import share
 from gpuqueue.errors import MemoryCapError
 from gpuqueue.model import Grant, Placement, ProcessId
-from gpuqueue.share import Bound, Effect, Ladder, MemoryCap, Probe, Standing
+from gpuqueue.share import Bound, Effect, Ladder, MemoryCap, Probe, Standing, Subject
 from gpuqueue.share.memcap import LEDGER, canary
 
 __all__ = ["drivers", "job", "library"]
@@ -28,6 +28,7 @@ class Stand:
 
     name: str
     standing: Standing = Standing.CAPPED
+    subject: Subject = Subject.MEMORY
     usable: bool = True
     reports: bool = False
     fails: bool = False
@@ -173,3 +174,28 @@ def test_the_cap_of_a_running_job(job: Job, tmp_path: Path):
     cap.release(bound)
     cap.release(bound)
     assert cap.environment(Bound(job.folder, {})) == {}
+
+
+def test_compute_and_memory_are_held_each_by_its_own():
+    slow = Stand("slow", subject=Subject.COMPUTE, usable=False)
+    fast, faster = Stand("fast", subject=Subject.COMPUTE), Stand("faster", subject=Subject.COMPUTE)
+    cap = Stand("cap", usable=False)
+    ladder = Ladder([slow, fast, faster, cap, Stand("advice", Standing.ADVISED)])
+    assert ladder.promises() == {"compute": Standing.CAPPED, "memory": Standing.ADVISED}
+    assert ladder.reasons() == {"memory": "cap was tried"}
+    outcome = share.environment(PLACED, Path("/job"), ladder=ladder, totals=TOTALS, base={})
+    assert outcome.by == ("fast", "advice")
+    assert outcome.standings == ladder.promises()
+    assert outcome.standing is outcome.memory
+    assert not outcome.whole
+    assert fast.asked[0].compute == {ONE: 250, TWO: None}
+    bound = fast.asked[0]
+    assert ladder.resize(bound, outcome.by) == {"compute": Effect.NOW}
+    assert ladder.verify(bound, outcome.by, [1]) == ()
+    ladder.release(bound, outcome.by)
+
+
+def test_a_job_alone_on_its_gpus_says_so():
+    placed = Placement((Grant(ONE, 1000, 64 * GIB, whole=True),))
+    outcome = share.environment(placed, Path("/job"), ladder=Ladder([]), totals=TOTALS, base={})
+    assert outcome.whole

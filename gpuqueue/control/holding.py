@@ -1,0 +1,318 @@
+"""Holds jobs to their shares, by what was seen to work on this machine.
+
+The trials take seconds, and so may every call of a mechanism: all of it happens in a thread of its
+own, and what has come of it is taken in by a later turn. Until the trials are over, a job that does
+not require more starts as *admitted only*.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gpuqueue.errors import GpuqueueError
+from gpuqueue.model import WHOLE, Gpu, Hold, Job, Placement, Request
+from gpuqueue.paths import Home
+from gpuqueue.run.wake import ring
+from gpuqueue.share import (
+    Bound,
+    Ladder,
+    Outcome,
+    Standing,
+    Subject,
+    bound_of,
+    environment,
+    memory_ladder,
+    refusal,
+)
+
+__all__ = [
+    "FACT",
+    "Holder",
+    "Told",
+    "asked_of",
+    "hold_of",
+    "lacks",
+    "ladder_of",
+    "nothing",
+]
+
+log = logging.getLogger("gpuqueue")
+
+FACT = "holding"
+"""Name of the fact: what jobs can be held by here, for whoever asks for a job that requires it."""
+_TRYING = "what holds jobs here is still being tried"
+_NOTHING = "nothing that is known here holds a job to its share of such a GPU"
+
+
+def ladder_of(home: Home, gpus: Sequence[Gpu]) -> Ladder | None:
+    """What can hold jobs on these GPUs; None where there is nothing to try, as on pretend GPUs."""
+    names = [gpu.uuid for gpu in gpus if gpu.vendor == "nvidia" and _is_real(gpu.uuid)]
+    return memory_ladder(home.root / "memcap", names[0]) if names else None
+
+
+def _is_real(uuid: str) -> bool:
+    """Whether a driver could have given this name."""
+    return uuid.startswith(("GPU-", "MIG-"))
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What came of a call: ``kind`` is ``start``, ``resize`` or ``verify``.
+
+    ``key`` is what it was asked with: a job's attempt, or a wish.
+    """
+
+    kind: str
+    job: int
+    key: int
+    value: Any = None
+    error: str = ""
+
+
+@dataclass(slots=True)
+class Holder:
+    """The controller's way to `gpuqueue.share`. Its methods never wait for a mechanism.
+
+    Parameters
+    ----------
+    home
+        The state directory, whose doorbell is rung when something has come of a call.
+    make
+        Makes the ladder for the GPUs that there are.
+    """
+
+    home: Home
+    make: Callable[[Home, Sequence[Gpu]], Ladder | None] = ladder_of
+    _work: queue.SimpleQueue[Callable[[], None] | None] = field(default_factory=queue.SimpleQueue)
+    _told: deque[Told] = field(default_factory=deque)
+    _gpus: tuple[Gpu, ...] = ()
+    _ladder: Ladder | None = None
+    _proven: Ladder | None = None
+    _fact: dict[str, Any] | None = None
+    _published: dict[str, Any] | None = None
+    _thread: threading.Thread | None = None
+
+    # -- what there is -----------------------------------------------------------------------
+
+    def know(self, gpus: Sequence[Gpu]) -> None:
+        """Try what holds jobs on these GPUs, unless that is known; cheap to call often."""
+        found = tuple(gpus)
+        if found == self._gpus and self._thread is not None:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="gpuqueue-hold", daemon=True)
+            self._thread.start()
+        self._gpus = found
+        self._proven = None
+        ladder = self._ladder = self.make(self.home, found)
+        self._fact = {"trying": True} if ladder else _fact_of(None)
+        if ladder is not None:
+            self._work.put(lambda: self._try(ladder))
+
+    def _try(self, ladder: Ladder) -> None:
+        ladder.probes()
+        if ladder is self._ladder:  # else there are other GPUs by now
+            self._fact = _fact_of(ladder)
+            self._proven = ladder
+            self._ring()
+
+    def fact(self) -> dict[str, Any] | None:
+        """What is to be published of it and has not been; None where there is nothing new."""
+        if self._fact is None or self._fact == self._published:
+            return None
+        self._published = self._fact
+        return self._fact
+
+    @property
+    def trying(self) -> bool:
+        """Whether trials are still under way."""
+        return self._ladder is not None and self._proven is None
+
+    @property
+    def preload(self) -> str:
+        """The library of a memory cap that holds here, for processes there before their job."""
+        ladder = self._proven
+        for mechanism in ladder.picked() if ladder else ():
+            if library := getattr(mechanism, "library", None):
+                return str(library)
+        return ""
+
+    # -- starting ----------------------------------------------------------------------------
+
+    def must_ask(self, job: Job) -> bool:
+        """Whether something is to be done before this job can be ordered."""
+        if not _has_part(job.placement) or self._ladder is None:
+            return False
+        return self._proven is not None or bool(job.request.require)
+
+    def first(self, job: Job) -> Hold | None:
+        """How far a job is held as far as that is known before anything is asked."""
+        if not _has_part(job.placement):
+            return None
+        return Hold(missing={"all": _TRYING if self._ladder else _NOTHING})
+
+    def start(self, job: Job, folder: Path, spec: str | None) -> None:
+        """Make ready what a job is to start with; `take` tells of it later."""
+        ladder, gpus = self._ladder, self._gpus
+        assert ladder is not None
+        placement = _enforced(job, job.placement or Placement())
+
+        def work() -> Outcome:
+            base = _base(spec)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return environment(placement, folder, ladder=ladder, totals=_totals(gpus), base=base)
+
+        self._do("start", job.id, job.attempt, work)
+
+    # -- while it runs -----------------------------------------------------------------------
+
+    def holds(self, job: Job) -> bool:
+        """Whether something holds a job that runs."""
+        return job.hold is not None and bool(job.hold.by) and self._ladder is not None
+
+    def resize(self, job: Job, placement: Placement, folder: Path, wish: int) -> None:
+        """Hold a job that runs to another placement; `take` tells the effects by `Subject`."""
+        ladder, by = self._ladder, job.hold.by if job.hold else ()
+        bound = self._bound(_enforced(job, placement), folder)
+        assert ladder is not None
+        self._do("resize", job.id, wish, lambda: ladder.resize(bound, by))
+
+    def verify(self, job: Job, folder: Path, users: Collection[int]) -> None:
+        """See whether these processes of a job are held; `take` tells what contradicts it."""
+        ladder, by = self._ladder, job.hold.by if job.hold else ()
+        bound = self._bound(_enforced(job, job.placement or Placement()), folder)
+        assert ladder is not None
+        self._do("verify", job.id, job.attempt, lambda: ladder.verify(bound, by, users))
+
+    def release(self, hold: Hold | None, folder: Path) -> None:
+        """Let go of what was made for an attempt that is over; harmless where that was done."""
+        ladder = self._ladder
+        if ladder is None or hold is None or not hold.by:
+            return
+        self._work.put(lambda: ladder.release(Bound(folder, {}), hold.by))
+
+    def all_of_it(self) -> Hold:
+        """All that there is to let go of, for an attempt of which nobody knows what it had."""
+        ladder = self._ladder
+        return Hold(by=tuple(one.name for one in ladder.mechanisms) if ladder else ())
+
+    def _bound(self, placement: Placement, folder: Path) -> Bound:
+        return bound_of(placement, folder, totals=_totals(self._gpus), base={})
+
+    # -- the thread --------------------------------------------------------------------------
+
+    def take(self) -> list[Told]:
+        """What has come of calls since the last time."""
+        found = []
+        with contextlib.suppress(IndexError):
+            while True:
+                found.append(self._told.popleft())
+        return found
+
+    def close(self) -> None:
+        """End the thread after what it has to do; what holds jobs stays."""
+        if self._thread is not None:
+            self._work.put(None)
+            self._thread.join(10.0)
+            self._thread = None
+
+    def _do(self, kind: str, job: int, key: int, work: Callable[[], Any]) -> None:
+        def do() -> None:
+            try:
+                told = Told(kind, job, key, work())
+            except (GpuqueueError, OSError) as error:
+                told = Told(kind, job, key, error=str(error))
+            self._told.append(told)
+            self._ring()
+
+        self._work.put(do)
+
+    def _ring(self) -> None:
+        ring(self.home.wake, "hold")
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            try:
+                work()
+            except Exception:
+                log.exception("gpuqueue: what holds jobs to their shares has failed")
+
+
+def asked_of(request: Request) -> tuple[Subject, ...]:
+    """What a request asks for a part of. A share has its part of the memory, named or not."""
+    if request.share is not None:
+        return (Subject.COMPUTE, Subject.MEMORY)
+    return () if request.memory is None else (Subject.MEMORY,)
+
+
+def lacks(job: Job, outcome: Outcome) -> str:
+    """Why a job that requires more than it got does not start; empty where it does."""
+    request = job.wants
+    return refusal(
+        [Subject(name) for name in request.require], outcome.standings, outcome.reasons,
+        asked=asked_of(request), whole=outcome.whole,
+    )  # fmt: skip
+
+
+def hold_of(job: Job, outcome: Outcome) -> Hold:
+    """What is recorded of a start."""
+    # one that bursts is under the same mechanism as its neighbours, with all of the GPU as its cap
+    compute = Standing.ADMITTED_ONLY if job.request.burst else outcome.compute
+    return Hold(str(compute), str(outcome.memory), outcome.by, dict(outcome.missing))
+
+
+def nothing() -> Outcome:
+    """What a start gets where there is nothing to hold it."""
+    words = dict.fromkeys(Subject, _sentence(_NOTHING))
+    return Outcome({}, Standing.ADMITTED_ONLY, Standing.ADMITTED_ONLY, (), {}, words)
+
+
+def _sentence(clause: str) -> str:
+    return f"{clause[0].upper()}{clause[1:]}."
+
+
+def _enforced(job: Job, placement: Placement) -> Placement:
+    """What is enforced of a placement: a job that bursts may use all compute that is idle."""
+    if not job.request.burst:
+        return placement
+    return replace(
+        placement,
+        grants=tuple(replace(grant, compute=WHOLE) for grant in placement.grants if grant.compute),
+    )
+
+
+def _has_part(placement: Placement | None) -> bool:
+    return placement is not None and any(not grant.whole for grant in placement.grants)
+
+
+def _totals(gpus: Sequence[Gpu]) -> dict[str, int | None]:
+    return {gpu.uuid: gpu.memory for gpu in gpus}
+
+
+def _base(spec: str | None) -> Mapping[str, str]:
+    """A job's own environment."""
+    told = json.loads(spec) if spec else {}
+    base: Mapping[str, str] = told.get("env") or {}
+    return base
+
+
+def _fact_of(ladder: Ladder | None) -> dict[str, Any]:
+    """What can be had here, in words."""
+    if ladder is None:
+        words: Mapping[Subject, Standing] = dict.fromkeys(Subject, Standing.ADMITTED_ONLY)
+        reasons: Mapping[Subject, str] = dict.fromkeys(Subject, _sentence(_NOTHING))
+        return {"standings": _plain(words), "reasons": _plain(reasons)}
+    return {"standings": _plain(ladder.promises()), "reasons": _plain(ladder.reasons())}
+
+
+def _plain(values: Mapping[Subject, str]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in values.items()}
