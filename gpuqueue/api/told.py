@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuqueue.api.failure import failure_of
 from gpuqueue.api.progress import latest_note, notes, thinned
 from gpuqueue.errors import InvalidRequest, NotAllowedNow
 from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState
+from gpuqueue.run.ended import failure_of
 from gpuqueue.run.files import LOG, OUTPUTS, PROGRESS
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ def job_told(client: LocalClient, job: Job) -> dict[str, Any]:
     more: dict[str, Any] = {"wait": wait_to_dict(wait)}
     if job.state in ACTIVE:
         more["progress"] = latest_note(client, job)
-    if (failure := failure_of(client, job)) is not None:
+    if (failure := failure_of(client.home, job)) is not None:
         more["failure"] = failure
     return job_to_dict(job) | more
 
 
 def _with_failure(client: LocalClient, told: dict[str, Any], job: Job) -> dict[str, Any]:
-    if (failure := failure_of(client, job)) is not None:
+    if (failure := failure_of(client.home, job)) is not None:
         told["failure"] = failure
     return told
 

@@ -24,6 +24,7 @@ from gpuqueue.control.intents import carry_out, with_children
 from gpuqueue.control.keeping import Keeper
 from gpuqueue.control.launch import Launcher
 from gpuqueue.control.machine import snapshot_of, usage_of
+from gpuqueue.control.notifying import Notifier
 from gpuqueue.control.resizing import Resizer
 from gpuqueue.control.sight import TICK, Sight
 from gpuqueue.control.signs import Signs
@@ -93,6 +94,7 @@ class Controller:
         )  # fmt: skip
         self.idle_since = time.monotonic()
         self.herald = Herald(home, self.store.flush, on_commit)
+        self.notifier = Notifier(home, lambda: self.settings.current)
         self._stopping = threading.Event()
         self._newest = 0
         self._rest_until = 0.0
@@ -158,6 +160,7 @@ class Controller:
             last.commit(self.store)
         self.sight.close()
         self.herald.close()
+        self.notifier.close()
         self.store.close()
 
     def _complain(self, error: Exception) -> None:
@@ -195,6 +198,8 @@ class Controller:
         self._act(turn)
         if turn.told:
             self.herald.tell(lasting=turn.lasting)
+        if turn.ends:
+            self.notifier.tell([after for _, after, *_ in turn.moves if after.state in TERMINAL])
 
     def _note_code(self, turn: Turn) -> None:
         turn.notes += [(job, EVENT, code.to_dict()) for job, code in self.recorder.take()]

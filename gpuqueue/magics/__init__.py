@@ -33,6 +33,9 @@ def load(ipython: Any) -> None:
     gpu.__doc__ = _HELP
     ipython.register_magic_function(gpu, "line_cell", "gpu")
     setattr(ipython, _MARK, True)
+    from gpuqueue.magics.endings import watch
+
+    watch(ipython)
     completer = getattr(ipython, "Completer", None)
     if completer is not None:
         from gpuqueue.magics.complete import add_matcher
@@ -45,6 +48,9 @@ def unload(ipython: Any) -> None:
     if not getattr(ipython, _MARK, False):
         return
     setattr(ipython, _MARK, False)
+    from gpuqueue.magics.endings import unwatch
+
+    unwatch(ipython)
     for kind in ("line", "cell"):
         ipython.magics_manager.magics[kind].pop("gpu", None)
     completer = getattr(ipython, "Completer", None)

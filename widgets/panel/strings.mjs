@@ -181,6 +181,26 @@ export const S = {
   refusedOne: (id, words) => `Job ${id}: ${words}`,
   /** @param {number} count @param {number} all @param {string} why */
   refusedMany: (count, all, why) => `Not done for ${count} of ${all}. ${why}`,
+  /** @param {number} id */
+  resize: id => `Share of job ${id}`,
+  /** @param {number} id */
+  resizeOpen: id => `Change the share of job ${id}`,
+  resizeGo: 'Give it that',
+  resizeTip: 'Change what the job has of its GPUs, while it runs',
+  resizeUndo: 'Leave it',
+  /** @param {string} where @param {string} left */
+  resizeLeft: (where, left) => `That leaves ${left} on ${where}.`,
+  /** @param {string} where */
+  resizeOver: where => `That is more than is free on ${where}.`,
+  /** @param {number} part */
+  leftShare: part => `${Math.round(part)}% free`,
+  /** @param {string} size */
+  leftMemory: size => `${size} of memory`,
+  /** @param {number} id @param {string} words */
+  notResized: (id, words) => `The share of job ${id} stays. ${words}`,
+  held: 'Held to it',
+  /** @param {string} compute @param {string} memory */
+  holds: (compute, memory) => `compute ${compute}, memory ${memory}`,
   copy: 'Copy command',
   copied: 'Copied.',
   notCopied: 'The browser does not let it be copied.',

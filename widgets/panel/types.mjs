@@ -52,6 +52,8 @@
  * @property {Wait | null} [wait]
  * @property {Note | null} [progress]
  * @property {{error: string, line: string | null}} [failure]
+ * @property {{share: number | null, memory: number | null} | null} [resized]
+ * @property {{compute: string, memory: string} | null} [hold]
  */
 
 /**

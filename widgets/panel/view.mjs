@@ -67,7 +67,7 @@ class View {
     this.looking = h('p', 'empty', {}, S.looking);
     this.mode = new ModeBar(this.context, () => this.form.open());
     this.form = new SubmitForm(this.context, () => this.mode.submit.focus());
-    this.gpus = new Gpus(this.context.open);
+    this.gpus = new Gpus(this.context);
     this.timeline = new Timeline(this.context);
     this.running = new Running(this.context);
     this.queue = new Queue(this.context);
