@@ -19,7 +19,7 @@ import pytest
 from conftest import clean_up, until
 from lab_server import TOKEN, Server, jupyter, server
 from panel_browser import *  # noqa: F403
-from panel_browser import picture, watched
+from panel_browser import in_lab, picture, watched
 
 import gpuqueue
 from gpuqueue import paths
@@ -111,12 +111,15 @@ def opened(browser: Any, lab: Server) -> Iterator[Opened]:
     assert not any(problems)
 
 
-def in_lab(page: Any) -> Any:
-    """The panel in JupyterLab's sidebar."""
-    page.wait_for_selector("#jupyterlab-splash", state="detached", timeout=120_000)
-    page.get_by_role("tab", name="GPU queue").click()
-    page.wait_for_selector("#jupyter-gpuqueue-panel .gq-card")
-    return page.locator("#jupyter-gpuqueue-panel")
+def appears(what: Any) -> bool:
+    """Whether it is there within a moment."""
+    from playwright.sync_api import TimeoutError as Late
+
+    try:
+        what.first.wait_for(timeout=2000)
+    except Late:
+        return False
+    return True
 
 
 def on_page(opened: Opened, **how: Any) -> Any:
@@ -138,8 +141,7 @@ def in_cell(page: Any) -> Any:
             page.keyboard.press("Escape")
         cell.locator(".jp-InputArea-editor").click()
         page.keyboard.press("Shift+Enter")
-        page.wait_for_timeout(2000)
-        return "[ ]" not in prompt.inner_text()
+        return appears(prompt.filter(has_not_text="[ ]"))
 
     until(begun, what="the cell runs")
     shown = page.locator(".gq-incell")
@@ -251,8 +253,7 @@ def test_notebook_7_has_it_in_its_sidebar(lab: Server, opened: Opened) -> None:
         side = page.get_by_text("Left Sidebar")
         if side.count():
             side.first.hover()
-        page.wait_for_timeout(300)
-        return bool(entry.is_visible())
+        return appears(entry)
 
     until(found, what="the panel is in the menu")
     entry.click()
@@ -412,11 +413,14 @@ def test_nothing_is_asked_for_while_nobody_looks(lab: Server, opened: Opened) ->
     page.on("request", lambda request: asked.append(request.url))
     job = lab.submit("true", tag="unseen", preset="cpu")
     until(lambda: lab.api("GET", f"jobs/{job}")["state"] == "succeeded")
-    page.wait_for_timeout(4000)
+    until(lambda: any("/counts" in url for url in asked))
+    # a panel in sight would have asked long before the status bar does again, three seconds later
+    with page.expect_request("**/counts*", timeout=20_000):
+        lab.submit("true", tag="later", preset="cpu")
     # but for the two numbers in the status bar, which are asked for when something has changed
     ours = [url for url in asked if "gpuqueue" in url]
     assert all(url.partition("?")[0].endswith("/counts") for url in ours)
-    assert len(ours) <= 3
+    assert len(ours) <= 4
     page.get_by_role("tab", name="GPU queue").click()
     page.locator(f"[data-job='{job}']").wait_for(timeout=5000)
 

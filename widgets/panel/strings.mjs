@@ -201,6 +201,17 @@ export const S = {
   held: 'Held to it',
   /** @param {string} compute @param {string} memory */
   holds: (compute, memory) => `compute ${compute}, memory ${memory}`,
+  /** @param {number} id @param {string} tag @param {string} state */
+  ending: (id, tag, state) => `Job ${id} (${tag}) ${state === 'cancelled' ? 'was cancelled' : state}`,
+  /** @param {string} program */
+  freeingFor: program => `The GPUs are being freed for ${program || 'another program'}.`,
+  freeOver: 'The queue has the GPUs again.',
+  notices: 'Notices',
+  noticeShow: 'Show',
+  noticeAway: 'Put it away',
+  notify: 'Which ends of jobs are told on this page and, where the browser may, on the desktop',
+  notifyWhich: { all: 'Tell all ends', failures: 'Tell failures', off: 'Tell nothing' },
+  notifyHere: 'The browser does not let this page tell them on the desktop.',
   copy: 'Copy command',
   copied: 'Copied.',
   notCopied: 'The browser does not let it be copied.',

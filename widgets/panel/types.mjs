@@ -111,8 +111,8 @@
  * anything else where it could not be reached.
  * @typedef {object} Source
  * @property {(method: string, path: string, body?: unknown) => Promise<any>} ask
- * @property {(changed: () => void) => (() => void)} onChange Calls back when something changed;
- *   returns how to stop that.
+ * @property {(changed: (notice?: any) => void) => (() => void)} onChange Calls back when something
+ *   changed, with the notice where there is one; returns how to stop that.
  * @property {string} kind `server` or `kernel`.
  */
 
@@ -125,6 +125,7 @@
  * @property {(path: string) => void} [openNotebook] Opens a file below the server's root.
  * @property {number} [job] Show this job alone.
  * @property {boolean} [titled] Put a title above it.
+ * @property {HTMLElement} [foot] What the home puts below the view.
  */
 
 export {};

@@ -82,7 +82,7 @@ class View {
     root.classList.add('gq-view');
     root.replaceChildren(
       this.note, this.warning, this.refusal, this.looking, this.mode.root, this.form.root, this.main,
-      this.detail.root, this.told,
+      this.detail.root, ...(home.foot ? [home.foot] : []), this.told,
     );
     reveal(this.mode.root, false);
     this.follow.heard.add(() => this.draw());
