@@ -1,13 +1,14 @@
-"""An hour of the panel in a minute: what stays in the browser's memory after thousands of updates.
+"""An hour of the panel in a minute: what stays in the browser's memory after many updates.
 
-Run ``python bench/panel_hour.py [--updates 3600]``. The view is shown with a source of its own: 1,000
-jobs wait, 20 run and note their progress, and with each update one ends and another starts. Every
-tenth update opens a job with its log and closes it again, asks for others by the filter, chooses some
-and changes a share. Notices come with each end. After each tenth of the updates everything that
-nobody needs is collected, and what is left is read: the JavaScript heap in MB, DOM nodes, listeners.
+Run ``python bench/panel_hour.py [--updates 3600]``. The view is shown with a source of its own:
+1,000 jobs wait, 20 run and note their progress, and with each update one ends and another starts.
+Every tenth update opens a job with its log and closes it again, asks for others by the filter,
+chooses some and opens the sliders of a share. Notices come with each end. After each tenth of the
+updates everything that nobody needs is collected, and what is left is read: the JavaScript heap in
+MB, DOM nodes, listeners.
 
-The last line is one JSON object. ``growth_mb`` is from the second reading to the last; the first has
-what is made once. The exit code is 1 if that is more than ``--most`` MB.
+The last line is one JSON object. ``growth_mb`` is from the second reading to the last; the first
+has what is made once. The exit code is 1 if that is more than ``--most`` MB.
 """
 
 from __future__ import annotations
@@ -138,7 +139,8 @@ def play(browser: Any, updates: int) -> list[dict[str, float]]:
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.set_default_timeout(600_000)
     page.evaluate(PLAY)
-    page.wait_for_selector(".gq-queued")
+    page.evaluate("update(0)")
+    page.wait_for_selector(".gq-queued", timeout=20_000)
     session = page.context.new_cdp_session(page)
     readings = []
     for part in range(10):

@@ -180,6 +180,26 @@ def test_the_timeline_has_lanes_of_what_was_is_and_will_be(show: Callable[..., A
     assert page.get_by_role("button", name=re.compile("Job 3 c, expected")).count() == 1
 
 
+def test_very_short_jobs_are_apart_and_have_no_cut_numbers(show: Callable[..., Any]) -> None:
+    now = time.time()
+    bars = [
+        {"job": 1000 + n, "tag": "a", "state": "succeeded", "gpu": "g", "when": "past",
+         "start": now - 1800 + n, "end": now - 1800 + n + 0.5}
+        for n in range(5)
+    ]  # fmt: skip
+    bars.append({**bars[0], "job": 7, "start": now - 1200, "end": now - 600})
+    gpus = [{"uuid": "g", "index": 0, "name": "A"}]
+    page = show(status(), answers={"/timeline": {"at": now, "gpus": gpus, "bars": bars}})
+    page.locator(".gq-stay").nth(5).wait_for()
+    assert page.locator(".gq-stay").all_inner_texts() == ["", "", "", "", "", "7"]
+    assert page.get_by_role("button", name="Job 1003 a, ended").count() == 1
+    boxes = [each.bounding_box() for each in page.locator(".gq-stay").all()]
+    for n, one in enumerate(boxes):
+        for other in boxes[n + 1 :]:
+            apart = one["x"] + one["width"] <= other["x"] or one["y"] != other["y"]
+            assert apart, (one, other)
+
+
 def test_it_fits_a_narrow_sidebar(show: Callable[..., Any]) -> None:
     grant = {"job": 1, "tag": "a-rather-long-name-of-a-job", "compute": 250, "memory": 6 << 30,
              "whole": False, "used": 5 << 30}  # fmt: skip

@@ -10,6 +10,9 @@ import { S } from './strings.mjs';
 const RANGES = /** @type {[string, number][]} */ ([['1 h', 3600], ['6 h', 21600], ['24 h', 86400]]);
 const LEVEL = 18;
 const LEAST = 600;
+const NARROW = 5; // pixels that the shortest bar takes
+const DIGIT = 7;
+const EDGES = 9;
 
 export class Timeline {
   /** @param {import('./actions.mjs').Context} context */
@@ -85,14 +88,17 @@ export class Timeline {
    * @param {Placed} bar
    */
   patch(node, bar) {
-    put(node, String(bar.job));
+    const wide = ((bar.until - bar.start) / (this.to - this.from)) * this.lanes.clientWidth;
+    // a number that is cut off would read as another one
+    const words = wide >= String(bar.job).length * DIGIT + EDGES ? String(bar.job) : '';
+    if (node.textContent !== words) node.textContent = words;
     attr(node, 'data-when', bar.when);
     attr(node, 'data-state', bar.state);
     attr(node, 'data-open', bar.end === null);
     const left = Number.parseFloat(this.x(bar.start));
     const right = Number.parseFloat(this.x(bar.until));
     style(node, 'left', `${left}%`);
-    style(node, 'width', `${Math.max(0.4, right - left).toFixed(2)}%`);
+    style(node, 'width', `max(${NARROW - 1}px, ${(right - left).toFixed(2)}%)`);
     style(node, 'top', `${bar.level * LEVEL + 2}px`);
     const end = bar.end === null ? S.open_end : clock(bar.end, this.at);
     const label = S.bar(bar.job, bar.tag, S[bar.when], clock(bar.start, this.at), end);
@@ -129,6 +135,7 @@ export class Timeline {
   /** @param {import('./types.mjs').Timeline} found */
   draw(found) {
     this.last = found;
+    show(this.root, found.gpus.length > 0); // only what is there has a width
     this.at = found.at;
     // no more of the past than there is
     const first = Math.min(found.at - LEAST, ...found.bars.map(bar => bar.start - 60));
@@ -137,6 +144,7 @@ export class Timeline {
     // as much of the future as is foreseen, but not more than three times what is shown of the past
     const last = Math.max(found.at + LEAST, .../** @type {number[]} */ (ends));
     this.to = Math.min(last + 60, found.at + this.back * 3);
+    const least = ((this.to - this.from) * NARROW) / Math.max(200, this.lanes.clientWidth);
     this.placed.clear();
     for (const gpu of found.gpus) {
       const bars = found.bars
@@ -148,12 +156,11 @@ export class Timeline {
         const until = bar.end === null ? this.to : bar.when === 'now' ? Math.max(bar.end, found.at) : bar.end;
         let level = free.findIndex(moment => moment <= bar.start + 0.5);
         if (level < 0) level = free.push(0) - 1;
-        free[level] = until;
+        free[level] = Math.max(until, bar.start + least); // as it is drawn
         return { ...bar, key: `${bar.job} ${bar.start}`, level, until };
       }));
     }
     this.rows.update(found.gpus, gpu => gpu.uuid);
-    show(this.root, found.gpus.length > 0); // only what is there has a width
     const most = Math.max(1, Math.min(5, Math.floor(this.axis.clientWidth / 85)));
     const step = (this.to - this.from) / most;
     const ticks = Array.from({ length: most }, (_, i) => this.from + step * (i + (i ? 0 : 0.02)));
