@@ -180,7 +180,9 @@ def test_the_timeline_has_lanes_of_what_was_is_and_will_be(show: Callable[..., A
     assert page.get_by_role("button", name=re.compile("Job 3 c, expected")).count() == 1
 
 
-def test_very_short_jobs_are_apart_and_have_no_cut_numbers(show: Callable[..., Any]) -> None:
+def test_very_short_jobs_have_no_numbers_that_would_be_cut_or_overlap(
+    show: Callable[..., Any],
+) -> None:
     now = time.time()
     bars = [
         {"job": 1000 + n, "tag": "a", "state": "succeeded", "gpu": "g", "when": "past",
@@ -193,11 +195,8 @@ def test_very_short_jobs_are_apart_and_have_no_cut_numbers(show: Callable[..., A
     page.locator(".gq-stay").nth(5).wait_for()
     assert page.locator(".gq-stay").all_inner_texts() == ["", "", "", "", "", "7"]
     assert page.get_by_role("button", name="Job 1003 a, ended").count() == 1
-    boxes = [each.bounding_box() for each in page.locator(".gq-stay").all()]
-    for n, one in enumerate(boxes):
-        for other in boxes[n + 1 :]:
-            apart = one["x"] + one["width"] <= other["x"] or one["y"] != other["y"]
-            assert apart, (one, other)
+    tops = page.locator(".gq-stay").evaluate_all("all => all.map(e => e.style.top)")
+    assert len(set(tops)) == 1  # a burst of them makes no tower
 
 
 def test_it_fits_a_narrow_sidebar(show: Callable[..., Any]) -> None:

@@ -10,7 +10,7 @@ import { S } from './strings.mjs';
 const RANGES = /** @type {[string, number][]} */ ([['1 h', 3600], ['6 h', 21600], ['24 h', 86400]]);
 const LEVEL = 18;
 const LEAST = 600;
-const NARROW = 5; // pixels that the shortest bar takes
+const NARROW = 4; // pixels that the shortest bar takes
 const DIGIT = 7;
 const EDGES = 9;
 
@@ -98,7 +98,7 @@ export class Timeline {
     const left = Number.parseFloat(this.x(bar.start));
     const right = Number.parseFloat(this.x(bar.until));
     style(node, 'left', `${left}%`);
-    style(node, 'width', `max(${NARROW - 1}px, ${(right - left).toFixed(2)}%)`);
+    style(node, 'width', `max(${NARROW}px, ${(right - left).toFixed(2)}%)`);
     style(node, 'top', `${bar.level * LEVEL + 2}px`);
     const end = bar.end === null ? S.open_end : clock(bar.end, this.at);
     const label = S.bar(bar.job, bar.tag, S[bar.when], clock(bar.start, this.at), end);
@@ -144,7 +144,6 @@ export class Timeline {
     // as much of the future as is foreseen, but not more than three times what is shown of the past
     const last = Math.max(found.at + LEAST, .../** @type {number[]} */ (ends));
     this.to = Math.min(last + 60, found.at + this.back * 3);
-    const least = ((this.to - this.from) * NARROW) / Math.max(200, this.lanes.clientWidth);
     this.placed.clear();
     for (const gpu of found.gpus) {
       const bars = found.bars
@@ -156,7 +155,7 @@ export class Timeline {
         const until = bar.end === null ? this.to : bar.when === 'now' ? Math.max(bar.end, found.at) : bar.end;
         let level = free.findIndex(moment => moment <= bar.start + 0.5);
         if (level < 0) level = free.push(0) - 1;
-        free[level] = Math.max(until, bar.start + least); // as it is drawn
+        free[level] = until;
         return { ...bar, key: `${bar.job} ${bar.start}`, level, until };
       }));
     }
