@@ -102,7 +102,7 @@ def with_lightning(*, asked: bool) -> tuple[int, nn.Module]:
     class Module(lightning.LightningModule):  # type: ignore[misc,unused-ignore]
         def __init__(self) -> None:
             super().__init__()
-            self.model = nn.Linear(8, 1)
+            self.model = nn.Sequential(nn.Dropout(0.3), nn.Linear(8, 1))
 
         def training_step(self, batch: torch.Tensor, _index: int) -> torch.Tensor:
             loss = (self.model(batch).squeeze(-1) - batch.sum(1)).square().mean()

@@ -52,7 +52,7 @@ _BLURS = [
     (re.compile(r"ipykernel_\d+/\d+\.py(:\d+)?"), "ipykernel.py"),
     (re.compile(r"\((\d+\.py|Cell In\[\d+\]), line \d+\)"), "(LINE)"),
     (re.compile(r"(Wall time|CPU times|Compiler|user|sys|total): .*"), r"\1"),
-    (re.compile(r"[\d.]+ ?([mnuµ]?s|min|h)\b( ± [^\n]*)?"), "TIME"),
+    (re.compile(r"[\d.]+ ?([mnuµμ]?s|min|h)\b( ± [^\n]*)?"), "TIME"),
     (re.compile(r"(\d+ loops?|mean ± std)[^\n]*"), "LOOPS"),
     (re.compile(r"\d\d:\d\d(:\d\d)?(<[\d:?]+)?"), "TIME"),
     (re.compile(r"[\d.?]+ ?[kM]?(it|B|s)/(s|it)"), "RATE"),

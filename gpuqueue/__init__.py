@@ -22,6 +22,8 @@ _HOMES = {
     "JobCancelled": "gpuqueue.errors",
     "JobFailed": "gpuqueue.errors",
     "JobLost": "gpuqueue.errors",
+    "NoShare": "gpuqueue.errors",
+    "attach": "gpuqueue.client",
     "config": "gpuqueue.client",
     "devices": "gpuqueue.client",
     "doctor": "gpuqueue.client.doctor",
@@ -30,6 +32,7 @@ _HOMES = {
     "jobs": "gpuqueue.client",
     "map": "gpuqueue.client",
     "panel": "gpuqueue_widgets",
+    "release": "gpuqueue.client",
     "resume": "gpuqueue.client",
     "status": "gpuqueue.client",
     "submit": "gpuqueue.client",
@@ -45,7 +48,9 @@ __all__ = [
     "JobCancelled",
     "JobFailed",
     "JobLost",
+    "NoShare",
     "__version__",
+    "attach",
     "config",
     "devices",
     "doctor",
@@ -55,6 +60,7 @@ __all__ = [
     "load_ipython_extension",
     "map",
     "panel",
+    "release",
     "resume",
     "status",
     "submit",
@@ -65,12 +71,14 @@ __all__ = [
 if TYPE_CHECKING:
     from gpuqueue.client import (
         Job,
+        attach,
         config,
         devices,
         free,
         job,
         jobs,
         map,  # noqa: A004
+        release,
         resume,
         status,
         submit,
@@ -85,6 +93,7 @@ if TYPE_CHECKING:
         JobCancelled,
         JobFailed,
         JobLost,
+        NoShare,
     )
 
 

@@ -54,6 +54,8 @@ STOP = "stop"
 """The file of two bytes by which a job is asked to stop and answers."""
 PROGRESS = "progress.jsonl"
 """What ``log`` has written, one JSON line each; the older half is in ``progress.old.jsonl``."""
+SAVED = "saved"
+"""How many seconds the last save took."""
 
 # -- being asked to stop ---------------------------------------------------------------------------
 
@@ -288,6 +290,7 @@ def _atomic(path: str, *, folder: bool) -> Iterator[Path]:
     os.makedirs(above, exist_ok=True)
     sweep(above)
     temporary = os.path.join(above, _temporary_name("new", name[-120:]))
+    began = time.monotonic()
     try:
         if folder:
             os.mkdir(temporary)
@@ -299,6 +302,15 @@ def _atomic(path: str, *, folder: bool) -> Iterator[Path]:
     except BaseException:
         _remove(temporary)
         raise
+    _note_save(time.monotonic() - began)
+
+
+def _note_save(seconds: float) -> None:
+    """For whoever wonders whether there is time enough to save when the job is asked to stop."""
+    folder = os.environ.get("GPUQUEUE_ATTEMPT_DIR")
+    if folder:
+        with contextlib.suppress(OSError), open(os.path.join(folder, SAVED), "w") as file:
+            file.write(f"{seconds:.3f}")
 
 
 def _temporary_name(kind: str, name: str) -> str:
@@ -791,6 +803,7 @@ class Cadence:
         yield
         self._since = time.monotonic()
         self._costs = [*self._costs[-4:], self._since - began]
+        _note_save(self._since - began)
 
 
 def every(*, mtbf: float = 10800.0, save_s: float | None = None, workers: int = 1) -> Cadence:

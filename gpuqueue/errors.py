@@ -7,6 +7,7 @@ from __future__ import annotations
 
 __all__ = [
     "AutostartError",
+    "ComputeCapError",
     "DoesNotFit",
     "GpuqueueError",
     "InvalidRequest",
@@ -14,7 +15,10 @@ __all__ = [
     "JobFailed",
     "JobLost",
     "MemoryCapError",
+    "MpsError",
+    "MpsSilent",
     "NoCompiler",
+    "NoShare",
     "NoSpace",
     "NotAllowedNow",
     "NotSupportedHere",
@@ -104,6 +108,10 @@ class NoSpace(GpuqueueError, OSError):
         return self.strerror or super().__str__()  # without the number that OSError puts before it
 
 
+class NoShare(GpuqueueError):
+    """A notebook's kernel cannot have the share of a GPU that it asks for, now or at all."""
+
+
 class AutostartError(GpuqueueError):
     """No controller is running and none could be started."""
 
@@ -114,6 +122,18 @@ class MemoryCapError(GpuqueueError):
 
 class NoCompiler(MemoryCapError):
     """The memory-cap library is not built yet and this machine has nothing to build it with."""
+
+
+class ComputeCapError(GpuqueueError):
+    """A job cannot be held to its share of a GPU's compute."""
+
+
+class MpsError(ComputeCapError):
+    """NVIDIA MPS cannot be used for it, or does not do as it was told."""
+
+
+class MpsSilent(MpsError):
+    """The MPS daemon of a GPU does not answer, or not with an answer."""
 
 
 class JobFailed(GpuqueueError):

@@ -67,6 +67,8 @@ class JobKind(StrEnum):
     FUNCTION = "function"
     CELL = "cell"
     NOTEBOOK = "notebook"
+    KERNEL = "kernel"
+    """A notebook's own kernel, which holds a share for as long as it lives; it has no runner."""
 
 
 class Preset(StrEnum):

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from gpuqueue.errors import StateDirectoryError
 
-__all__ = ["Home", "file_system_type", "find_home"]
+__all__ = ["Home", "file_system_type", "find_home", "is_network"]
 
 _NETWORK = frozenset(
     [
@@ -125,6 +125,11 @@ def file_system_type(path: Path) -> str:
         if inside and len(point) >= len(best):
             best, kind = point, fields[2].lower()
     return kind
+
+
+def is_network(path: Path) -> bool:
+    """Whether a path is on a network file system, where no lock and no socket can be trusted."""
+    return file_system_type(path) in _NETWORK
 
 
 def _usable(root: Path) -> str:

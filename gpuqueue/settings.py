@@ -14,7 +14,7 @@ from typing import Any
 from traitlets import Bool, Enum, Float, HasTraits, Int, List, TraitError, Unicode, Union, validate
 
 from gpuqueue.errors import InvalidRequest
-from gpuqueue.units import parse_bytes
+from gpuqueue.units import parse_bytes, parse_share
 
 __all__ = [
     "SECRET",
@@ -121,6 +121,11 @@ class Settings(HasTraits):
         help="Seconds that a resumable job has to save and exit when the person at the machine "
         "takes the GPUs back (free); then it is frozen.",
     )
+    move_gpu_memory = Bool(
+        default_value=True,
+        help="Whether the GPU memory of jobs that free mode freezes is moved to the host, where "
+        "that was tried on this machine and worked (NVIDIA, driver 570 or newer).",
+    )
     auto_free = Bool(
         default_value=False,
         help="Whether the GPUs are taken back by themselves (free) when a program of yours that is "
@@ -178,6 +183,31 @@ class Settings(HasTraits):
         default_value="2G",
         help="The most memory that one spare kernel may take; one that takes more is ended. None "
         "is started on a machine with less than twice this free.",
+    )
+    kernel_shares = Enum(
+        ["asked", "late", "all"],
+        default_value="asked",
+        help="Which notebook kernels hold a share of a GPU. asked: those that ask for one, by "
+        "their kernelspec, their notebook's metadata, %gpu share or %gpu attach; all others are "
+        "left as they are. late: the others start without a GPU, and get a share at their first "
+        "use of one. all: every Python kernel starts with a share.",
+    )
+    kernel_share = Union(
+        [Unicode(), Float()],
+        default_value="0.25",
+        help="The share of one GPU for notebook kernels that do not say how much.",
+    )
+    kernel_memory = Unicode(
+        "",
+        help="The GPU memory for notebook kernels that do not say how much, such as 20G; empty "
+        "means the part of the GPU that their share is.",
+    )
+    kernel_wait = Float(
+        10.0,
+        min=0.1,
+        max=10.0,
+        help="Seconds that the start of a notebook kernel waits for an answer about its share; "
+        "then the start is refused.",
     )
     cell_text_limit = Union(
         [Unicode(), Int()],
@@ -239,6 +269,17 @@ class Settings(HasTraits):
         if parse_bytes(value, name) < _LEAST.get(name, 0):
             raise InvalidRequest(name, f"{value!r} is less than 16M; what is smaller always comes")
         return value
+
+    @validate("kernel_share")
+    def _is_a_share(self, proposal: dict[str, Any]) -> Any:
+        parse_share(proposal["value"], "kernel_share")
+        return proposal["value"]
+
+    @validate("kernel_memory")
+    def _is_memory(self, proposal: dict[str, Any]) -> Any:
+        if proposal["value"]:
+            parse_bytes(proposal["value"], "kernel_memory")
+        return proposal["value"]
 
     def size(self, name: str) -> int:
         """A setting that is a size, in bytes."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 
 import torch
 from sklearn.datasets import load_digits
@@ -28,6 +29,7 @@ def batch_of(step: int, size: int) -> torch.Tensor:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train on the digits, resumably.")
     parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--step-time", type=float, default=0, help="seconds to wait in each step")
     parser.add_argument("--out", default="digits.pt", help="where the trained weights go")
     options = parser.parse_args()
 
@@ -53,6 +55,7 @@ def main() -> None:
         loss.backward()
         parts["optimizer"].step()
         parts["scheduler"].step()
+        time.sleep(options.step_time)  # as if the model were larger
         step += 1
         checkpoint.log(step, loss=loss.item())
 

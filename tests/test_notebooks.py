@@ -11,6 +11,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from nbclient import NotebookClient
+from traitlets.config import Config
+
+import gpuqueue
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -70,6 +74,36 @@ def test_quickstart():
     (error,) = [o for o in cells["failure-cell"].outputs if o["output_type"] == "error"]
     assert error["ename"] == "TypeError"
     assert "recent" in text_of(cells["status"])
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [("torch", ()), ("lightning", ("lightning",)), ("trainer", ("transformers", "accelerate"))],
+)
+def test_evicted_in_the_middle_it_ends_equal_bit_by_bit(name, needs, home, tmp_path, monkeypatch):
+    """The notebooks say so themselves; here they run, with the real libraries."""
+    for library in needs:
+        pytest.importorskip(library)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    notebook = nbformat.read(ROOT / "notebooks" / f"resume_{name}.ipynb", as_version=4)
+    client = NotebookClient(
+        notebook,
+        timeout=300,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(ROOT / "notebooks")}},
+        # nobody but this user can reach a socket in that directory
+        config=Config(ConnectionFileMixin={"transport": "ipc", "ip": str(tmp_path / "kernel")}),
+    )
+    client.execute()
+    cells = {cell.id: text_of(cell) for cell in notebook.cells if cell.cell_type == "code"}
+    assert "4 of 4 tensors are equal, bit by bit" in cells["compare"]
+    whole, evicted, *_ = gpuqueue.jobs()[::-1]
+    assert (whole.tag, whole.record.attempt, whole.state) == ("whole", 1, "succeeded")
+    assert (evicted.tag, evicted.record.attempt, evicted.state) == ("evicted", 2, "succeeded")
+    assert len(evicted.checkpoints) == 1
+    assert evicted.checkpoints[0].name in cells["end"]
 
 
 def text_of(cell: nbformat.NotebookNode) -> str:

@@ -68,7 +68,7 @@ class Route:
 
 
 def _routes() -> tuple[Route, ...]:
-    from gpuqueue.api import changing, freeing, looking
+    from gpuqueue.api import changing, freeing, looking, sharing
 
     return (
         Route("GET", "/status", "read", looking.status),
@@ -94,6 +94,8 @@ def _routes() -> tuple[Route, ...]:
         Route("POST", "/swap", "write", changing.swap),
         Route("POST", "/free", "write", freeing.free),
         Route("POST", "/resume", "write", freeing.resume),
+        Route("GET", "/share", "read", sharing.share),
+        Route("POST", "/share", "write", sharing.choose_share),
         Route("GET", "/settings", "read", looking.settings),
         Route("GET", "/doctor", "read", looking.doctor),
     )

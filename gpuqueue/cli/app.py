@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from gpuqueue.cli import change, free, glance, host, look, submit
+from gpuqueue.cli import change, free, glance, host, kernelspec, look, submit
 from gpuqueue.cli.autostart import autostart
+from gpuqueue.cli.cards import cards
 from gpuqueue.cli.drain import drain, undrain
 from gpuqueue.cli.simulate import simulate
 from gpuqueue.cli.usage import usage
@@ -92,6 +93,7 @@ app.command()(look.show)
 app.command()(look.logs)
 app.command()(look.wait)
 app.command()(look.gpus)
+app.command()(cards)
 app.command()(usage)
 app.command()(glance.ps)
 app.command()(glance.top)
@@ -115,3 +117,4 @@ app.command()(host.doctor)
 app.command()(host.config)
 app.command()(host.init)
 app.command()(simulate)
+app.add_typer(kernelspec.app, name="kernelspec")

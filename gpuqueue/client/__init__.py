@@ -14,6 +14,7 @@ from gpuqueue.client import freeing
 from gpuqueue.client.job import Job, RemoteTraceback
 from gpuqueue.client.jobset import JobSet
 from gpuqueue.client.local import LocalClient, default_client
+from gpuqueue.client.ownshare import attach, release
 from gpuqueue.client.payload import (
     Payload,
     function_payload,
@@ -36,6 +37,7 @@ __all__ = [
     "Payload",
     "RemoteTraceback",
     "Status",
+    "attach",
     "config",
     "default_client",
     "devices",
@@ -45,6 +47,7 @@ __all__ = [
     "map",
     "options_from",
     "payload_from",
+    "release",
     "resume",
     "status",
     "submit",

@@ -74,25 +74,28 @@ def cell_payload(
     typed = _with_first_line(source)
     names = _names(typed, transform, f"Cell In[{count}]")
     # loaded only now, so that a syntax error is told without it
-    from gpuqueue.run.cellwork import hidden_names
+    from gpuqueue.run.shellstate import hidden_names
     from gpuqueue.run.sources import names_in, sources
     from gpuqueue.run.surroundings import handlers_of_ones_own
 
     hidden = hidden_names(namespace, getattr(shell, "user_ns_hidden", {}))
     # before anything of the user's is run by pickling it
     surroundings = _surroundings(shell)
+    magics = _magics(shell, source)
+    names.all |= _looks_around(magics, namespace)
     wanted = _chosen(names, namespace, hidden, ins)
     patches = _patches(shell, namespace)
     extras: dict[str, Any] = {place.key: value for place, value in patches.items()}
     if shell is not None:
         extras |= handlers_of_ones_own()
-    if any((magics := _magics(shell, source)).values()):
+    if any(magics.values()):
         extras["<magics>"] = magics
     dumped, needs = _pickled(
         wanted, names.needs if ins is None else set(wanted), namespace, hidden, extras
     )
     if shell is not None and _PAST.search(source):
         surroundings["history"] = list(shell.history_manager.input_hist_raw)
+        surroundings["parsed"] = list(shell.history_manager.input_hist_parsed)
     surroundings["sources"] = sources(shell, names_in(dumped.objects.values()))
     for name in outs or ():
         if not name.isidentifier():
@@ -157,7 +160,7 @@ def _magics(shell: Any, source: str) -> dict[str, dict[str, Any]]:
     """Magics that the notebook has defined itself and the cell may use."""
     if shell is None:
         return {}
-    from gpuqueue.run.cellwork import own_magics
+    from gpuqueue.run.shellstate import own_magics
 
     all_of_them = own_magics(shell)
     named = {
@@ -176,6 +179,12 @@ def _magics(shell: Any, source: str) -> dict[str, dict[str, Any]]:
         kind: {name: one for name, one in magics.items() if name in named}
         for kind, magics in all_of_them.items()
     }
+
+
+def _looks_around(magics: Mapping[str, Mapping[str, Any]], namespace: Mapping[str, Any]) -> bool:
+    """Whether a magic of the notebook's own is given all variables, or looks for them itself."""
+    own = [one for kind in magics.values() for one in kind.values()]
+    return any(getattr(one, "needs_local_scope", False) for one in own) or runs_text(own, namespace)
 
 
 def _where() -> str:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import html
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gpuqueue.client.local import LocalClient
 from gpuqueue.client.rights import require_person
 from gpuqueue.control.machine import Machine
-from gpuqueue.model import ACTIVE, IntentKind, Job, Mode, ModeName
+from gpuqueue.model import ACTIVE, IntentKind, Job, JobState, Mode, ModeName
+from gpuqueue.paths import Home
+from gpuqueue.run.parked import Parked, parked_in
 from gpuqueue.units import format_bytes
 
-__all__ = ["Answer", "free", "mode_line", "mode_told", "resume", "wait_for"]
+__all__ = ["Answer", "free", "mode_line", "mode_told", "parked_of", "resume", "wait_for"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,9 @@ class Answer:
         As ``status`` has it.
     jobs
         For each job that held a GPU: ``id``, ``tag``, what it ``does`` (``evict``: saves and goes
-        back into the queue; ``restart``: is stopped and starts again later; ``freeze``;
-        ``continue``; ``start``) and the bytes that it holds on GPUs now, ``memory``.
+        back into the queue; ``restart``: is stopped and starts again later; ``freeze``; ``idle``:
+        a notebook's kernel in which nothing runs; ``continue``; ``start``) and the bytes that it
+        holds on GPUs now, ``memory``.
     message
         The same for people.
     settled
@@ -109,7 +112,7 @@ def _ask(client: LocalClient, kind: IntentKind, value: Any) -> Answer:
 def _answer(client: LocalClient, wish: int, since: int) -> Answer:
     done = client.store.intent(wish).done is not None
     mode, live, machine = client.store.mode(), client.store.live(), client.machine()
-    told = mode_told(mode, live, machine)
+    told = mode_told(mode, live, machine, parked_of(client.home, live))
     if not done:
         words = "It is noted, and will be done as soon as a controller runs: none answers now."
         return Answer(told, (), words, settled=False, wish=wish, since=since)
@@ -138,24 +141,36 @@ def _with_memory(
 # -- the mode for people and programs --------------------------------------------------------------
 
 
-def mode_told(mode: Mode, live: Sequence[Job], machine: Machine) -> dict[str, Any]:
+def parked_of(home: Home, live: Iterable[Job]) -> dict[int, Parked]:
+    """What of frozen jobs' GPU memory is on the host, by job."""
+    frozen = [job for job in live if job.state is JobState.FROZEN]
+    found = {job.id: parked_in(home.attempt(job.id, job.attempt)) for job in frozen}
+    return {number: parked for number, parked in found.items() if parked is not None}
+
+
+def mode_told(
+    mode: Mode, live: Iterable[Job], machine: Machine, parked: Mapping[int, Parked]
+) -> dict[str, Any]:
     """Who has the GPUs, and which jobs still hold memory there while they are the person's.
 
-    ``memory`` is bytes, None where the driver does not tell; ``gpu`` is the GPU's index.
+    ``memory`` is bytes, None where the driver does not tell; ``gpu`` is the GPU's index. ``moved``
+    is what has been moved to the host.
     """
     index = {gpu.uuid: gpu.index for gpu in machine.gpus}
     used = machine.used or {}
-    holding = [
-        {
-            "job": job.id,
-            "tag": job.tag,
-            "gpu": index.get(grant.gpu),
-            "memory": used.get(job.id, {}).get(grant.gpu),
-        }
-        for job in live
-        if not mode.normal and job.state in ACTIVE and job.placement is not None
-        for grant in job.placement.grants
-    ]
+    holding, moved = [], []
+    for job in live:
+        if mode.normal or job.state not in ACTIVE or job.placement is None:
+            continue
+        for grant in job.placement.grants:
+            one = {"job": job.id, "tag": job.tag, "gpu": index.get(grant.gpu)}
+            memory = used.get(job.id, {}).get(grant.gpu)
+            if (known := parked.get(job.id)) is not None:
+                memory = known.left.get(grant.gpu, 0)
+                out = known.memory.get(grant.gpu, 0) - memory
+                moved.append(one | {"memory": max(0, out)})
+            if memory != 0:
+                holding.append(one | {"memory": memory})
     return {
         "name": str(mode.name),
         "by": mode.by,
@@ -163,6 +178,7 @@ def mode_told(mode: Mode, live: Sequence[Job], machine: Machine) -> dict[str, An
         "since": mode.since,
         "program": mode.program,
         "holding": holding,
+        "moved": moved,
     }
 
 
@@ -179,7 +195,7 @@ def mode_line(told: Mapping[str, Any]) -> str:
     lines = [f"free mode since {at}{soft}: {who}, nothing starts; {end}"]
     if told["name"] == ModeName.FREEING:
         lines[0] += " (jobs are still stepping aside)"
-    return "\n".join([*lines, *(f"  {held}" for held in _held(told))])
+    return "\n".join([*lines, *(f"  {one}" for one in (*_held(told), *_moved(told)))])
 
 
 def _held(told: Mapping[str, Any]) -> list[str]:
@@ -200,10 +216,24 @@ def _held(told: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _moved(told: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{format_bytes(one['memory'])} of job {one['job']} ({one['tag']}) have been moved from "
+        f"GPU {one['gpu']} to the host"
+        for one in told["moved"]
+        if one["memory"]
+    ]
+
+
 _DOES = {
     "evict": ("saves and steps aside", "save and step aside"),
     "restart": ("is stopped and starts again later", "are stopped and start again later"),
     "freeze": ("is frozen where it is", "are frozen where they are"),
+    "idle": (
+        "is idle and keeps its GPU memory until %gpu release in it, or its kernel is shut down",
+        "are idle and keep their GPU memory until %gpu release in them, or their kernels are shut "
+        "down",
+    ),
     "continue": ("goes on", "go on"),
     "start": ("starts again in its turn", "start again in their turn"),
 }
@@ -213,7 +243,10 @@ def _words(mode: Mode, told: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]
     parts = []
     for does, (one, many) in _DOES.items():
         ids = [str(job["id"]) for job in jobs if job["does"] == does]
-        if ids:
+        if ids and does == "idle":
+            named = [f"notebook {job['tag']}" for job in jobs if job["does"] == does]
+            parts.append(f"{', '.join(named)} {one if len(ids) == 1 else many}")
+        elif ids:
             who = f"job {ids[0]}" if len(ids) == 1 else f"jobs {', '.join(ids)}"
             parts.append(f"{who} {one if len(ids) == 1 else many}")
     does = "; ".join(parts)
@@ -225,5 +258,6 @@ def _words(mode: Mode, told: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]
     if mode.name is ModeName.FREEING:  # the others are about to let go
         held = [each for each in held if each["job"] in frozen]
     lines = [sentence, *(f"{line[0].upper()}{line[1:]}." for line in _held({"holding": held}))]
+    lines += [f"{line}." for line in _moved(told)]
     lines.append("`jupyter gpuqueue resume` gives them back to the queue.")
     return "\n".join(lines)

@@ -112,6 +112,16 @@ class Job:
 
         return captured(self.directory, self._client.spec(self.id))
 
+    @property
+    def progress(self) -> dict[str, Any] | None:
+        """What it noted last with ``gpuqueue.checkpoint.log``: ``at``, ``step``, ``metrics``.
+
+        None while this attempt has noted nothing.
+        """
+        from gpuqueue.client.progress import latest_note
+
+        return latest_note(self._client, self.record)
+
     def done(self) -> bool:
         """Whether it has ended."""
         return self.state in TERMINAL

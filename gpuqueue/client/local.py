@@ -30,9 +30,9 @@ from gpuqueue.control.machine import (
     usage_of,
 )
 from gpuqueue.errors import DoesNotFit, GpuqueueError, NoSpace, NotAllowedNow
-from gpuqueue.model import TERMINAL, Intent, IntentKind, Job, JobState, Origin
+from gpuqueue.model import TERMINAL, Intent, IntentKind, Job, JobKind, JobState, Origin
 from gpuqueue.paths import Home, find_home
-from gpuqueue.plan import Plan, Wait, never_fits, plan
+from gpuqueue.plan import Plan, Wait, never_fits, plan, refusal
 from gpuqueue.run.files import LOG, SPEC, read_json, sync_folder
 from gpuqueue.settings import SettingsFile, may_autostart
 from gpuqueue.store import RESCUE, Draft, Store
@@ -114,7 +114,7 @@ class LocalClient:
         machine = machine_of(self.store, self.settings)
         for payload, options in work:
             check_kind(options.request, payload.kind)
-            self.check_fit(options, machine)
+            self.check_fit(options, machine, payload.kind)
         where = _shown_origin(origin or origin_here())
         who = _shown(owner or _user())
         specs = [json.dumps(payload.spec()) for payload, _ in work]
@@ -153,7 +153,12 @@ class LocalClient:
                 large.note(str(self.home.job(job.id) / name))
         return jobs
 
-    def check_fit(self, options: Options, machine: Machine | None = None) -> None:
+    def check_fit(
+        self,
+        options: Options,
+        machine: Machine | None = None,
+        kind: JobKind = JobKind.SCRIPT,
+    ) -> None:
         """Refuse what this machine can never run or, with ``wait=False``, cannot start now.
 
         Raises
@@ -174,7 +179,7 @@ class LocalClient:
             check_demands(self, options.request)
         if not options.wait:
             trial = Job(
-                id=2**62, kind="script", state=JobState.QUEUED, request=options.request,  # type: ignore[arg-type]
+                id=2**62, kind=kind, state=JobState.QUEUED, request=options.request,
                 tag="", owner="", command="", cwd="", origin=Origin(), submitted=0, position=2**62,
             )  # fmt: skip
             jobs = [*self.store.live(), trial]
@@ -184,6 +189,8 @@ class LocalClient:
             mode = self.store.mode()
             decision = plan(snapshot_of(jobs, parents, machine, settings, usage, mode=mode), now)
             if all(start.job != trial.id for start in decision.starts):
+                if kind is JobKind.KERNEL:
+                    raise DoesNotFit("wait", refusal(decision, trial))
                 wait = decision.waits.get(trial.id)
                 why = wait.sentence if wait else "the machine is busy"
                 raise DoesNotFit("wait", f"cannot start now: {why}")

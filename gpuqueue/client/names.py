@@ -12,7 +12,7 @@ import string
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from gpuqueue.client.scopes import IDENTIFIER, inner_names, names_in_text
+from gpuqueue.client.scopes import IDENTIFIER, inner_names, is_magic, names_in_text
 
 __all__ = ["Names", "names_of"]
 
@@ -20,8 +20,15 @@ _DOLLAR = re.compile(r"(?<![\$\\])\$([A-Za-z_]\w*)")
 _FLAGS = re.compile(r"^(?:\s*--?\w[\w-]*(?:[= ]\s*[\d.]+)?(?=\s))+\s")
 _RUN_BODY = frozenset({"time", "capture", "prun", "memit", "lprun", "mprun", "debug", "scalene"})
 _LISTS = frozenset({"who", "who_ls", "whos", "psearch", "reset", "reset_selective", "xdel"})
-_QUERIES = frozenset({"query", "eval", "evaluate", "sql", "execute", "run", "runctx"})
-"""Methods that look for what a text names: of pandas, numexpr, duckdb, profilers."""
+_RUN_CELLS = frozenset({"ev", "ex", "run_cell", "run_cell_async", "safe_run_module"})
+"""Methods of IPython's shell that run text as code."""
+_QUERIES = frozenset(
+    [
+        *("query", "eval", "evaluate", "sql", "execute", "run", "runctx"),
+        *("run_line_magic", "run_cell_magic", "system", "getoutput", *_RUN_CELLS),
+    ]
+)
+"""Methods that look for what a text names: of pandas, numexpr, duckdb, profilers, IPython."""
 _NAMESPACE = frozenset({"globals", "locals", "vars", "dir"})
 _RUN_TEXT = frozenset({"exec", "eval"})
 _TEXT_BODY = frozenset(
@@ -317,18 +324,13 @@ class _Walk(ast.NodeVisitor):
         self.generic_visit(node)
         words = [part.value for part in node.args if isinstance(part, ast.Constant)]
         method = node.func
-        if isinstance(method, ast.Attribute) and method.attr in _QUERIES:
+        if isinstance(method, ast.Attribute) and method.attr in _QUERIES and not is_magic(method):
             self._perhaps_named(node)
         if isinstance(method, ast.Name) and method.id not in self._sure:
             self._text_or_namespace(method.id, node.args)
-        if (
-            isinstance(method, ast.Attribute)
-            and isinstance(method.value, ast.Call)
-            and isinstance(method.value.func, ast.Name)
-            and method.value.func.id == "get_ipython"
-            and all(isinstance(word, str) for word in words)
-        ):
+        if is_magic(method) and all(isinstance(word, str) for word in words):
             self._ipython(method.attr, [str(word) for word in words])
+            self.names.all |= method.attr in _RUN_CELLS and not words
 
     def _perhaps_named(self, node: ast.Call) -> None:
         """A query in a language of its own may name variables, as ``@x`` or as tables."""
@@ -350,6 +352,8 @@ class _Walk(ast.NodeVisitor):
     def _ipython(self, method: str, words: list[str]) -> None:
         if method in ("system", "getoutput") and words:
             self._expanded(words[0])
+        elif method in _RUN_CELLS and words:
+            self._perhaps_code(words[0])
         elif method == "run_line_magic" and len(words) == 2:
             if words[0] in _LISTS or (words[0] == "run" and "-i" in words[1].split()):
                 self.names.all = True

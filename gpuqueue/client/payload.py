@@ -18,7 +18,7 @@ from gpuqueue.about import PACKAGE, ROOT
 from gpuqueue.errors import PayloadError
 from gpuqueue.model import JobKind
 from gpuqueue.record.versions import version_of_function
-from gpuqueue.run.inherit import unheld
+from gpuqueue.run.kernelshare import without_share
 from gpuqueue.run.large import Large, Linked
 
 __all__ = [
@@ -97,7 +97,7 @@ def _surroundings(
         raise PayloadError("cwd", "the current directory no longer exists; cd elsewhere") from None
     if not os.path.isdir(folder):
         raise PayloadError("cwd", f"{folder} is not a directory")
-    values = unheld(os.environ)
+    values = without_share(os.environ)
     for name, value in (env or {}).items():
         if not isinstance(value, str) or "=" in name or "\0" in name + value:
             raise PayloadError("env", f"{name}: both name and value must be plain text")
@@ -167,7 +167,7 @@ def _offer_helper(env: dict[str, str]) -> None:
 def as_submitted(env: Mapping[str, str]) -> dict[str, str]:
     """A job's environment as its submitter had it, without the helper that was offered."""
     folder = str(PACKAGE / "jobpath")
-    values = dict(env)
+    values = without_share(env)
     entries = values.pop("PYTHONPATH", "").split(os.pathsep)
     if kept := os.pathsep.join(entry for entry in entries if entry != folder):
         values["PYTHONPATH"] = kept

@@ -8,7 +8,7 @@ from gpuqueue.client.local import LocalClient
 from gpuqueue.client.payload import Payload
 from gpuqueue.client.request import Options
 from gpuqueue.errors import NotAllowedNow, PayloadError
-from gpuqueue.model import TERMINAL, Job, JobState
+from gpuqueue.model import TERMINAL, Job, JobKind, JobState
 from gpuqueue.run.large import Linked
 
 __all__ = ["resubmit"]
@@ -28,6 +28,10 @@ def resubmit(client: LocalClient, job: Job, *, priority: bool = False) -> Job:
     """
     if job.state not in TERMINAL:
         raise NotAllowedNow(f"job {job.id} is {job.state}; cancel it first, or wait for its end")
+    if job.kind is JobKind.KERNEL:
+        raise NotAllowedNow(
+            f"job {job.id} was a notebook's kernel; start the notebook to ask for a share again"
+        )
     folder = client.home.job(job.id)
     spec = client.spec(job.id)
     if spec is None:

@@ -6,8 +6,9 @@ import ast
 import re
 import symtable
 from collections.abc import Iterable
+from typing import TypeGuard
 
-__all__ = ["IDENTIFIER", "inner_names", "names_in_text"]
+__all__ = ["IDENTIFIER", "inner_names", "is_magic", "names_in_text"]
 
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
@@ -50,3 +51,13 @@ def inner_names(node: ast.AST) -> tuple[set[str], set[str]]:
                 if symbol.is_declared_global() and symbol.is_assigned():
                     writes.add(symbol.get_name())
     return reads, writes
+
+
+def is_magic(method: ast.expr) -> TypeGuard[ast.Attribute]:
+    """Whether something is a method of ``get_ipython()``, as IPython writes magics."""
+    return (
+        isinstance(method, ast.Attribute)
+        and isinstance(method.value, ast.Call)
+        and isinstance(method.value.func, ast.Name)
+        and method.value.func.id == "get_ipython"
+    )

@@ -5,16 +5,18 @@ from __future__ import annotations
 import html
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuqueue.client.freeing import mode_line, mode_told
+from gpuqueue.client.freeing import mode_line, mode_told, parked_of
 from gpuqueue.client.local import LocalClient
+from gpuqueue.client.progress import latest_note, note_in_words, slow_save
 from gpuqueue.control.devicememory import astray
 from gpuqueue.control.machine import Machine, managed_gpus, policy_of
 from gpuqueue.model import ACTIVE, TERMINAL, Gpu, Job, JobState, Mode
 from gpuqueue.plan import Wait
+from gpuqueue.run.parked import Parked
 from gpuqueue.store import job_to_dict, plain
 from gpuqueue.units import format_bytes, format_duration, format_share
 
@@ -28,7 +30,8 @@ SCHEMA = 1
 class Status:
     """What the machine and the queue are doing at one moment.
 
-    ``waits`` maps a waiting job's number to why it waits and until when.
+    ``waits`` maps a waiting job's number to why it waits and until when, ``parked`` a frozen one's
+    to what of its GPU memory is on the host, ``progress`` a running one's to how far it says it is.
     """
 
     at: float
@@ -45,6 +48,8 @@ class Status:
     settings: Mapping[str, Any]
     warning: str = ""
     mode: Mode = field(default_factory=Mode)
+    parked: Mapping[int, Parked] = field(default_factory=dict)
+    progress: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def slots_used(self) -> int:
@@ -60,7 +65,7 @@ class Status:
             "lead": None
             if self.lead is None
             else {key: self.lead[key] for key in ("pid", "kind", "since", "version")},
-            "mode": mode_told(self.mode, self.running, self.machine),
+            "mode": mode_told(self.mode, self.running, self.machine, self.parked),
             "problem": self.machine.problem,
             "warning": self.warning,
             "slots": {"used": self.slots_used, "total": self.slots},
@@ -151,7 +156,19 @@ def status_of(client: LocalClient, *, recent: int = 5) -> Status:
         settings=settings.as_dict(),
         warning=_warnings(client),
         mode=client.store.mode(),
+        parked=parked_of(client.home, live),
+        progress=_progress(client, live),
     )
+
+
+def _progress(client: LocalClient, live: Sequence[Job]) -> dict[int, str]:
+    found = {}
+    for job in live:
+        if job.state in ACTIVE:
+            far = note_in_words(latest_note(client, job))
+            if words := "; ".join(filter(None, [far, slow_save(client, job, client.settings)])):
+                found[job.id] = words
+    return found
 
 
 _FULL = 64 << 20
@@ -221,7 +238,7 @@ def render(status: Status) -> str:
         f"{lead['kind']}, pid {lead['pid']}" if lead else "none running; the next submit starts one"
     )
     lines = [f"controller: {who}    slots: {status.slots_used}/{status.slots} used"]
-    if free := mode_line(mode_told(status.mode, status.running, status.machine)):
+    if free := mode_line(mode_told(status.mode, status.running, status.machine, status.parked)):
         lines.insert(0, free)
     if status.warning:
         lines.append(f"warning: {status.warning}")
@@ -236,6 +253,8 @@ def render(status: Status) -> str:
             eta = f" of about {format_duration(job.request.eta)}" if job.request.eta else ""
             over = _over(job) + _astray(job, status.machine)
             lines.append(f"  {job.id:>5}  {job.tag:<20} {job.owner:<10} {ran}{eta}{over}")
+            if job.id in status.progress:
+                lines[-1] += f"; {status.progress[job.id]}"
     if status.waiting:
         lines.append("waiting")
         for job in status.waiting:

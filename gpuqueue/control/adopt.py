@@ -37,8 +37,9 @@ from gpuqueue.model import (
 from gpuqueue.paths import Home
 from gpuqueue.run.files import SPEC, read_claim, read_exit, read_json
 from gpuqueue.run.freezing import was_frozen
+from gpuqueue.run.kernelshare import read_grant
 from gpuqueue.run.process import descendants, environment_of
-from gpuqueue.store import RESCUE, Store
+from gpuqueue.store import RESCUE, Store, placement_from
 
 __all__ = ["adopt"]
 
@@ -144,10 +145,11 @@ class _Found:
     def of(cls, home: Home, store: Store, job_id: int) -> _Found:
         folder = home.job(job_id)
         attempt = _attempts(folder)
-        return cls(
-            job_id, folder, _spec(home, store, job_id) or {}, store.events(job_id=job_id),
-            attempt, store.held(job_id, attempt),
-        )  # fmt: skip
+        spec = _spec(home, store, job_id) or {}
+        held = store.held(job_id, attempt)
+        if grant := read_grant(folder / str(attempt)):
+            spec, held = {"kind": JobKind.KERNEL}, placement_from(grant["placement"])
+        return cls(job_id, folder, spec, store.events(job_id=job_id), attempt, held)
 
     def job(self, now: float, gpus: tuple[Gpu, ...]) -> Job:
         """Its entry, as well as it can be told."""

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from gpuqueue.control.adopt import adopt
 from gpuqueue.control.clock import CLOCK, Clock, mode_moved, moved
+from gpuqueue.control.copies import Copies
 from gpuqueue.control.devicememory import take_note
 from gpuqueue.control.evicting import EVICT, Evictor
 from gpuqueue.control.following import Follower
@@ -22,9 +23,12 @@ from gpuqueue.control.herald import Herald
 from gpuqueue.control.holding import Holder
 from gpuqueue.control.intents import carry_out, with_children
 from gpuqueue.control.keeping import Keeper
+from gpuqueue.control.kernels import refuse_kernels
 from gpuqueue.control.launch import Launcher
 from gpuqueue.control.machine import snapshot_of, usage_of
 from gpuqueue.control.notifying import Notifier
+from gpuqueue.control.parking import Parking
+from gpuqueue.control.proving import Prover
 from gpuqueue.control.resizing import Resizer
 from gpuqueue.control.sight import TICK, Sight
 from gpuqueue.control.signs import Signs
@@ -32,7 +36,7 @@ from gpuqueue.control.starting import Starter
 from gpuqueue.control.teacher import Teacher
 from gpuqueue.control.turn import Turn
 from gpuqueue.errors import GpuqueueError, StateRebuilt, StateVersionError
-from gpuqueue.model import ACTIVE, TERMINAL, IntentKind, Job, JobState
+from gpuqueue.model import ACTIVE, TERMINAL, IntentKind, Job, JobKind, JobState
 from gpuqueue.paths import Home
 from gpuqueue.plan import plan
 from gpuqueue.record.facts import EVENT
@@ -86,12 +90,14 @@ class Controller:
             home, self.store, self.settings, self.sight,
             starter=self.starter, evictor=self.evictor, teacher=self._teacher, signs=self.signs,
         )  # fmt: skip
-        self.freer = Freer(home, self.evictor, self.starter.take_back, self.follower.end)
+        parking = Parking(home, self.settings, self.sight, Prover(self.store))
+        self.freer = Freer(home, self.evictor, self.starter.take_back, self.follower.end, parking)
         self.resizer = Resizer(home, self.settings, self.sight, self.holder)
         self.keeper = Keeper(
             home, self.store, self.holder,
             starter=self.starter, resizer=self.resizer, end=self.follower.end,
         )  # fmt: skip
+        self._copies = Copies(home, self.store)
         self.idle_since = time.monotonic()
         self.herald = Herald(home, self.store.flush, on_commit)
         self.notifier = Notifier(home, lambda: self.settings.current)
@@ -200,6 +206,8 @@ class Controller:
             self.herald.tell(lasting=turn.lasting)
         if turn.ends:
             self.notifier.tell([after for _, after, *_ in turn.moves if after.state in TERMINAL])
+        if tick:
+            self._copies.keep(self._jobs.values(), turn.now)
 
     def _note_code(self, turn: Turn) -> None:
         turn.notes += [(job, EVENT, code.to_dict()) for job, code in self.recorder.take()]
@@ -257,6 +265,8 @@ class Controller:
         for job_id in sorted(rung if not tick else {*rung, *turn.jobs}):
             held = turn.jobs.get(job_id)
             if held is not None and held.state in ACTIVE:
+                if tick:
+                    self.signs.look(held, turn.now)
                 changed |= self.follower.follow(turn, held, look=tick)
                 if tick and turn.mode.normal and turn.jobs[job_id].state is JobState.EVICTING:
                     self.freer.press(held, self.settings.current)
@@ -319,4 +329,7 @@ class Controller:
                 self.starter.start(turn, job, start.placement)
         for stop in decision.evictions:
             why = f"makes room for job {stop.for_job}"
-            self.evictor.evict(turn, turn.jobs[stop.job], EVICT, why, settings.save_time)
+            if turn.jobs[stop.for_job].kind is not JobKind.KERNEL:  # it does not wait for that
+                self.evictor.evict(turn, turn.jobs[stop.job], EVICT, why, settings.save_time)
+        if refuse_kernels(turn, decision):
+            self._decide(turn)

@@ -12,12 +12,14 @@ from gpuqueue.model import Job, JobState
 from gpuqueue.paths import Home
 from gpuqueue.run.files import ask_to_stop, has_begun, is_resumable
 
-__all__ = ["EVICT", "FREE", "Evictor", "in_front", "resumes"]
+__all__ = ["BROKEN", "EVICT", "FREE", "Evictor", "in_front", "resumes"]
 
 EVICT = "evict"
 """What ``Job.asked`` says of a job that is to make room for another."""
 FREE = "free"
 """What it says of one that is to step aside for the person at the machine."""
+BROKEN = "broken"
+"""What it says of one that is stopped because its GPU memory could not be brought back."""
 
 
 class Evictor:
@@ -57,6 +59,11 @@ class Evictor:
                 return
             if job.request.resumable and ask_aside(folder):
                 return
+        self.stop(job)
+
+    def stop(self, job: Job) -> None:
+        """End an attempt as a cancel does, whether or not it could save."""
+        folder = self._home.attempt(job.id, job.attempt)
         if job.process is not None:
             ask(folder, job.process, signal.SIGTERM)
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 from gpuqueue.control.devicememory import highest, note_excess, once_more
 from gpuqueue.control.evicting import Evictor, in_front
 from gpuqueue.control.freeing import unfrozen
+from gpuqueue.control.kernels import KernelFollower
 from gpuqueue.control.outcome import Outcome, is_loss, outcome_of, sweep, void
 from gpuqueue.control.runners import lives
 from gpuqueue.control.sight import Sight
@@ -12,8 +16,9 @@ from gpuqueue.control.signs import Signs
 from gpuqueue.control.starting import Starter
 from gpuqueue.control.teacher import Teacher
 from gpuqueue.control.turn import Turn
-from gpuqueue.model import Job, JobState
+from gpuqueue.model import Job, JobKind, JobState
 from gpuqueue.paths import Home
+from gpuqueue.run.farewell import FAULT
 from gpuqueue.run.files import VOID, has_begun, is_resumable, is_settled, read_claim
 from gpuqueue.run.process import same_boot
 from gpuqueue.settings import SettingsFile
@@ -47,14 +52,15 @@ class Follower:
         self._evictor = evictor
         self._teacher = teacher
         self._signs = signs
+        self._kernels = KernelFollower(home, store, settings, starter, self.end)
 
     def follow(self, turn: Turn, job: Job, *, look: bool) -> bool:
         """See how far a started job is; whether anything changed for the plan.
 
         ``look`` also checks that its runner is still there.
         """
-        if look and job.process and lives(self._home.attempt(job.id, job.attempt), job.process):
-            self._signs.saw(job, turn.now)
+        if job.kind is JobKind.KERNEL:
+            return self._kernels.follow(turn, job, look=look)
         folder = self._home.attempt(job.id, job.attempt)
         outcome = outcome_of(folder, job)
         if job.state is JobState.STARTING:
@@ -79,6 +85,8 @@ class Follower:
             outcome = outcome_of(folder, job) or self._lost(job)
         if outcome is None:
             return False
+        if FAULT in outcome.reason and not outcome.again:
+            outcome = replace(outcome, again=self._may_go_again(job, folder))
         self.end(turn, job, outcome)
         return True
 
@@ -103,13 +111,16 @@ class Follower:
             return Outcome.cancelled("cancelled while it ran; its runner was killed")
         # after a power cut the mark may be missing although the payload had begun
         begun = has_begun(folder) or not same_boot(job.process)
-        # one that takes its runner or the machine down each time must not do so for ever
+        return Outcome.lost(job.process, again=self._may_go_again(job, folder, begun=begun))
+
+    def _may_go_again(self, job: Job, folder: Path, *, begun: bool = True) -> bool:
+        """Whether a job that something else has ended is put back."""
         may = job.request.restartable or job.request.resumable or is_resumable(folder)
-        again = self._losses(job) < _MOST_LOSSES and (may or not begun)
-        return Outcome.lost(job.process, again=again)
+        # one that takes its runner or the machine down each time must not do so for ever
+        return (may or not begun) and self._losses(job) < _MOST_LOSSES
 
     def _losses(self, job: Job) -> int:
-        """How often a job has been put back because its runner was gone."""
+        """How often a job has been put back because something else had ended it."""
         reasons = (
             event.data.get("reason", "")
             for event in self._store.events(job_id=job.id)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,24 @@ from gpuqueue.control.autofree import (
     programs_of,
     rules_of,
 )
-from gpuqueue.control.evicting import EVICT, FREE, Evictor
+from gpuqueue.control.evicting import BROKEN, EVICT, FREE, Evictor
+from gpuqueue.control.kernels import idles
 from gpuqueue.control.machine import Machine
 from gpuqueue.control.outcome import Outcome
+from gpuqueue.control.parking import Parking, Return
 from gpuqueue.control.runners import are_still, go_on, keep_still
 from gpuqueue.control.turn import Turn
-from gpuqueue.model import ACTIVE, Intent, IntentKind, Job, JobState, Mode, ModeName, ProcessId
+from gpuqueue.model import (
+    ACTIVE,
+    Intent,
+    IntentKind,
+    Job,
+    JobKind,
+    JobState,
+    Mode,
+    ModeName,
+    ProcessId,
+)
 from gpuqueue.paths import Home
 from gpuqueue.run.files import ask_no_more
 from gpuqueue.settings import Settings
@@ -53,6 +66,8 @@ class Freer:
         Makes the attempt of a starting job void; False where its runner has it already.
     put_back
         Records that an attempt has ended.
+    parking
+        Moves GPU memory of jobs that are frozen to the host and back.
     """
 
     def __init__(
@@ -61,11 +76,13 @@ class Freer:
         evictor: Evictor,
         take_back: Callable[[Job], bool],
         put_back: Callable[[Turn, Job, Outcome], None],
+        parking: Parking,
     ) -> None:
         self._home = home
         self._evictor = evictor
         self._take_back = take_back
         self._put_back = put_back
+        self._parking = parking
         self._watched = Watched()
         self._heavy: tuple[ProcessId, ...] = ()
 
@@ -98,7 +115,7 @@ class Freer:
         fates = [(job, self._fate(mode, job)) for job in _holders(turn)]
         turn.change_mode(mode, jobs=_told(fates))
         for job, fate in fates if deeper else ():
-            if job.state is JobState.FROZEN and fate != "freeze":
+            if job.state is JobState.FROZEN and fate in ("evict", "restart"):
                 self._thaw_to_leave(turn, job)
 
     def resume(self, turn: Turn, latched: tuple[ProcessId, ...] = ()) -> None:
@@ -111,29 +128,46 @@ class Freer:
             return
         going: list[Job] = []
         leaving: list[Job] = []
-        thawed: list[Job] = []
+        later: list[Job] = []
         for job in _holders(turn):
             if job.asked == "cancel" or job.state not in (JobState.FROZEN, JobState.EVICTING):
                 continue
-            folder = self._home.attempt(job.id, job.attempt)
-            stays = job.asked not in (EVICT, FREE) or ask_no_more(folder)
-            (going if stays else leaving).append(job)
-            if job.state is JobState.FROZEN:
-                thawed.append(job)
+            if job.state is JobState.FROZEN and self._parking.is_out(job):
+                later.append(job)  # its GPU memory comes first
+            else:
+                (going if self._stays(job) else leaving).append(job)
         # before it is recorded: if this process dies in between, the wish is still open
-        go_on(self._attempts(thawed))
+        frozen = [job for job in (*going, *leaving) if job.state is JobState.FROZEN]
+        go_on(self._attempts(frozen))
         for job in going:
-            self._evictor.forget(job)
-            turn.move(job, "continued", state=JobState.RUNNING, asked="", reason="",
-                      **unfrozen(job, turn.now))  # fmt: skip
+            self._continue(turn, job)
         for job in leaving:
-            if job.state is JobState.FROZEN:
-                turn.move(job, "continued", state=JobState.EVICTING, **unfrozen(job, turn.now))
+            self._leave(turn, job)
         self._put_off_promises(turn, was)
         waiting = [job for job in turn.jobs.values() if job.state is JobState.QUEUED]
         again = [job for job in waiting if job.reason.startswith(EVICTED)]
-        told = [(job, "continue") for job in going] + [(job, "start") for job in again]
+        told = [(job, "continue") for job in (*going, *later)]
+        told += [(job, "start") for job in (*leaving, *again)]
         turn.change_mode(Mode(latched=latched), jobs=_told(told))
+
+    def _stays(self, job: Job) -> bool:
+        """Whether one that is let go on need not step aside, or has not heard that it should."""
+        folder = self._home.attempt(job.id, job.attempt)
+        return job.asked not in (EVICT, FREE) or ask_no_more(folder)
+
+    def _continue(self, turn: Turn, job: Job) -> None:
+        self._evictor.forget(job)
+        turn.move(job, "continued", state=JobState.RUNNING, asked="", reason="",
+                  **unfrozen(job, turn.now))  # fmt: skip
+
+    def _leave(self, turn: Turn, job: Job) -> None:
+        """One that has heard that it should step aside does so, though free mode is over."""
+        reason = job.reason
+        if job.asked == FREE:
+            what = "saves its state" if self._evictor.saves(job) else "is stopped"
+            reason = f"{what}, for it has heard of free mode, and starts again in its turn"
+        event = "continued" if job.state is JobState.FROZEN else "evicting"
+        turn.move(job, event, state=JobState.EVICTING, reason=reason, **unfrozen(job, turn.now))
 
     def _put_off_promises(self, turn: Turn, was: Mode) -> None:
         """A promise is about the time in which the queue has the GPUs."""
@@ -145,12 +179,15 @@ class Freer:
     # -- what becomes of the jobs ------------------------------------------------------------
 
     def _fate(self, mode: Mode, job: Job) -> str:
+        if job.kind is JobKind.KERNEL:
+            return "idle" if idles(self._home, job) else "freeze"
         if mode.soft or not self._evictor.can_return(job):
             return "freeze"
+        if job.state is JobState.FROZEN and self._parking.is_out(job):
+            return "freeze"  # it holds nothing of a GPU as it is
         if self._evictor.saves(job):
             return "evict"
-        request = job.request
-        return "restart" if request.restartable or request.preemptible else "freeze"
+        return "restart" if self._may_start_again(job) else "freeze"
 
     def pursue(self, turn: Turn, settings: Settings, *, look: bool) -> None:
         """Bring every job that holds a GPU to where the mode wants it.
@@ -158,6 +195,10 @@ class Freer:
         ``look`` also sees to those that were asked or frozen in an earlier turn.
         """
         mode = turn.mode
+        if look:
+            self._parking.look(turn.jobs, mode)
+        if look or self._parking.any_out:
+            self._bring_back(turn)
         if mode.normal:
             return
         to_freeze: list[tuple[Job, str]] = []
@@ -169,21 +210,50 @@ class Freer:
                     why = f"{EVICTED}: it was about to start when free mode began"
                     self._put_back(turn, job, Outcome.stepped_aside(why))
             elif job.state is JobState.RUNNING:
-                if self._fate(mode, job) == "freeze":
+                fate = self._fate(mode, job)
+                if fate == "freeze":
                     to_freeze.append((job, "frozen by free mode"))
-                else:
+                elif fate != "idle":
                     self._evict(turn, job, settings)
             elif job.state is JobState.EVICTING:
                 to_freeze += self._wait_for(turn, job, settings, look=look)
-        self._freeze(turn, to_freeze)
+        moved = [(job, reason, self._parking.move(job)) for job, reason in to_freeze]
+        self._freeze(turn, [(job, why + more) for job, why, more in moved if more is not None])
         holders = _holders(turn)
-        frozen = self._attempts(job for job in holders if job.state is JobState.FROZEN)
+        resting = [job for job in holders if job.state is JobState.FROZEN]
+        resting = [job for job in resting if not self._parking.is_coming(job)]
+        frozen = self._attempts(resting)
         if look and frozen and not are_still(frozen):
             keep_still(frozen, _AGAIN)
-        busy = any(job.state is not JobState.FROZEN for job in holders)
+        still = {job.id for job in resting}
+        busy = any(job.id not in still and not idles(self._home, job) for job in holders)
         name = ModeName.FREEING if busy else ModeName.FREE
         if name is not mode.name:
             turn.change_mode(replace(mode, name=name))
+
+    def _bring_back(self, turn: Turn) -> None:
+        """Bring back, where the queue has the GPUs, what jobs have on the host; then they go on."""
+        for job in _holders(turn):
+            if job.asked == "cancel" or job.process is None or not self._parking.is_out(job):
+                continue
+            if not turn.mode.normal and not self._parking.is_coming(job):
+                continue
+            how, words = self._parking.bring(job)
+            if how is Return.BACK and job.state is JobState.FROZEN:
+                (self._continue if self._stays(job) else self._leave)(turn, job)
+            elif how is Return.LOST and self._may_start_again(job):
+                if job.asked == BROKEN:
+                    continue
+                turn.move(job, "evicting", state=JobState.EVICTING, asked=BROKEN, reason=words,
+                          **unfrozen(job, turn.now))  # fmt: skip
+                turn.actions.append(partial(self._evictor.stop, job))
+            elif words and words != job.reason and job.state is JobState.FROZEN:
+                turn.move(job, "frozen", reason=words)
+
+    def _may_start_again(self, job: Job) -> bool:
+        request = job.request
+        again = request.restartable or request.preemptible or self._evictor.saves(job)
+        return again and self._evictor.can_return(job)
 
     def _evict(self, turn: Turn, job: Job, settings: Settings) -> None:
         what = "saves its state" if self._evictor.saves(job) else "is stopped"
@@ -235,6 +305,9 @@ class Freer:
 
     def press(self, job: Job, settings: Settings) -> None:
         """See, in normal mode, to a job that is stepping aside."""
+        if job.asked == BROKEN:
+            self._evictor.stop(job)
+            return
         # one that has heard of free mode is saving; nobody waits for its room
         patience = inf if job.asked == FREE else settings.save_time
         self._evictor.press(job, patience)

@@ -30,9 +30,10 @@ from gpuqueue.share import (
     Subject,
     bound_of,
     environment,
-    memory_ladder,
+    ladder_for,
     refusal,
 )
+from gpuqueue.share.installed import versions_in
 
 __all__ = [
     "FACT",
@@ -49,19 +50,28 @@ log = logging.getLogger("gpuqueue")
 
 FACT = "holding"
 """Name of the fact: what jobs can be held by here, for whoever asks for a job that requires it."""
+_FOLDER = "memcap"
+_PATIENCE = 2.0
+"""Seconds that the end of a lead waits for what is being tried or let go of."""
 _TRYING = "what holds jobs here is still being tried"
 _NOTHING = "nothing that is known here holds a job to its share of such a GPU"
 
 
 def ladder_of(home: Home, gpus: Sequence[Gpu]) -> Ladder | None:
     """What can hold jobs on these GPUs; None where there is nothing to try, as on pretend GPUs."""
-    names = [gpu.uuid for gpu in gpus if gpu.vendor == "nvidia" and _is_real(gpu.uuid)]
-    return memory_ladder(home.root / "memcap", names[0]) if names else None
+    # a pretend GPU with a name that a driver could have given is tried as a real one
+    able = [gpu if _is_pretend(gpu) else replace(gpu, fake=False) for gpu in gpus]
+    able = [gpu for gpu in able if not gpu.fake and gpu.vendor == _maker(gpus)]
+    return ladder_for(able, home.root / _FOLDER) if able else None
 
 
-def _is_real(uuid: str) -> bool:
-    """Whether a driver could have given this name."""
-    return uuid.startswith(("GPU-", "MIG-"))
+def _maker(gpus: Sequence[Gpu]) -> str:
+    """Whose GPUs jobs are held on: a machine with those of several makers is not known yet."""
+    return next((gpu.vendor for gpu in gpus if not _is_pretend(gpu)), "")
+
+
+def _is_pretend(gpu: Gpu) -> bool:
+    return gpu.fake and not gpu.uuid.startswith("GPU-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +162,13 @@ class Holder:
         """Whether something is to be done before this job can be ordered."""
         if not _has_part(job.placement) or self._ladder is None:
             return False
-        return self._proven is not None or bool(job.request.require)
+        maker, vendors = _maker(self._gpus), {gpu.uuid: gpu.vendor for gpu in self._gpus}
+        gpus = job.placement.gpus if job.placement else ()
+        if maker and any(vendors.get(uuid) != maker for uuid in gpus):
+            return False
+        # one whose start an earlier lead has made ready is not let go with less by this one
+        held = job.hold is not None and bool(job.hold.by)
+        return self._proven is not None or bool(job.request.require) or held
 
     def first(self, job: Job) -> Hold | None:
         """How far a job is held as far as that is known before anything is asked."""
@@ -167,9 +183,15 @@ class Holder:
         placement = _enforced(job, job.placement or Placement())
 
         def work() -> Outcome:
-            base = _base(spec)
+            told = json.loads(spec) if spec else {}
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return environment(placement, folder, ladder=ladder, totals=_totals(gpus), base=base)
+            made = environment(
+                placement, folder, ladder=ladder, totals=_totals(gpus), base=told.get("env") or {},
+                versions=versions_in(told.get("program") or ""),
+            )  # fmt: skip
+            if ladder is self._proven:  # a start may have tried again what did not work
+                self._fact = _fact_of(ladder)
+            return made
 
         self._do("start", job.id, job.attempt, work)
 
@@ -222,7 +244,7 @@ class Holder:
         """End the thread after what it has to do; what holds jobs stays."""
         if self._thread is not None:
             self._work.put(None)
-            self._thread.join(10.0)
+            self._thread.join(_PATIENCE)
             self._thread = None
 
     def _do(self, kind: str, job: int, key: int, work: Callable[[], Any]) -> None:
@@ -296,13 +318,6 @@ def _has_part(placement: Placement | None) -> bool:
 
 def _totals(gpus: Sequence[Gpu]) -> dict[str, int | None]:
     return {gpu.uuid: gpu.memory for gpu in gpus}
-
-
-def _base(spec: str | None) -> Mapping[str, str]:
-    """A job's own environment."""
-    told = json.loads(spec) if spec else {}
-    base: Mapping[str, str] = told.get("env") or {}
-    return base
 
 
 def _fact_of(ladder: Ladder | None) -> dict[str, Any]:

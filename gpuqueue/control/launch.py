@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from gpuqueue.about import ROOT
 from gpuqueue.paths import Home
-from gpuqueue.run.inherit import unheld
+from gpuqueue.run.kernelshare import without_share
 from gpuqueue.run.launcher import LIMITS, PLAIN, SUCCESSOR
 from gpuqueue.settings import Settings
 
@@ -54,7 +54,7 @@ class Launcher:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
-                env={**unheld(os.environ), "GPUQUEUE_HOME": str(self._home.root)},
+                env={**without_share(os.environ), "GPUQUEUE_HOME": str(self._home.root)},
                 cwd="/" if os.name == "posix" else None,
                 start_new_session=True,
             )

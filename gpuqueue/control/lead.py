@@ -17,7 +17,7 @@ from gpuqueue.control.launch import python_command
 from gpuqueue.control.leading import LEAD, lead_of
 from gpuqueue.errors import AutostartError, GpuqueueError
 from gpuqueue.paths import Home
-from gpuqueue.run.inherit import unheld
+from gpuqueue.run.kernelshare import without_share
 from gpuqueue.run.process import identify
 from gpuqueue.run.wake import ring
 from gpuqueue.settings import in_job
@@ -186,7 +186,7 @@ def spawn_headless(home: Home) -> None:
                 stdout=output,
                 stderr=output,
                 cwd="/" if os.name == "posix" else None,
-                env={**unheld(os.environ), "GPUQUEUE_HOME": str(home.root)},
+                env={**without_share(os.environ), "GPUQUEUE_HOME": str(home.root)},
                 start_new_session=True,
                 creationflags=getattr(subprocess, "DETACHED_PROCESS", 0),
             )

@@ -12,7 +12,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 
-from gpuqueue.model import TERMINAL, Job, JobState
+from gpuqueue.model import TERMINAL, Job, JobKind, JobState
 from gpuqueue.paths import Home
 from gpuqueue.run.ended import end_words
 from gpuqueue.settings import Settings
@@ -119,6 +119,8 @@ class Notifier:
 
 
 def _wanted(job: Job, settings: Settings) -> bool:
+    if job.kind is JobKind.KERNEL:  # it ends when its notebook is shut down
+        return False
     if job.state not in TERMINAL or (job.ended or 0.0) - job.submitted < settings.notify_after:
         return False
     return settings.notify == "all" or job.state is JobState.FAILED

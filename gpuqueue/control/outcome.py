@@ -8,8 +8,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuqueue.control.evicting import EVICT, FREE
+from gpuqueue.control.evicting import BROKEN, EVICT, FREE
 from gpuqueue.model import Job, JobKind, JobState, ProcessId
+from gpuqueue.run.farewell import FAULT, Farewell
 from gpuqueue.run.files import (
     ASIDE,
     OUTCOME,
@@ -79,8 +80,8 @@ _REMOVED = "lost: the container that it ran in has ended, or its runner there wa
 
 
 def is_loss(reason: str) -> bool:
-    """Whether a job was put back because its runner was gone."""
-    return reason in (_RESTARTED, _KILLED, _REMOVED)
+    """Whether a job was put back for what came from outside: its runner gone, a fault of MPS."""
+    return reason in (_RESTARTED, _KILLED, _REMOVED) or FAULT in reason
 
 
 def void(folder: Path) -> bool:
@@ -124,16 +125,20 @@ def outcome_of(folder: Path, job: Job) -> Outcome | None:
         told = (read_json(folder / OUTCOME) or {}).get("reason", "")
     interrupted = record.get("asked") == "interrupt"
     reason = record.get("reason") or told or _words(code)
+    if fault := record.get("fault"):
+        reason = f"{reason}; {fault}"
     state = JobState.CANCELLED if interrupted else JobState.FAILED
     return Outcome(state, code, f"interrupted: {reason}" if interrupted else reason, started, ended)
 
 
-_ASIDE = {EVICT: "", FREE: "evicted: "}
+_ASIDE = {EVICT: "", FREE: "evicted: ", BROKEN: "evicted: "}
 
 
 def _for_whom(job: Job) -> str:
     if job.asked == FREE:
         return " for free mode"
+    if job.asked == BROKEN:
+        return ", as its GPU memory could not be brought back"
     return " for a job of higher priority" if job.asked == EVICT else ", as it was asked"
 
 
@@ -156,12 +161,19 @@ def sweep(folder: Path, patience: float = 0.3) -> bool:
     """
     deadline = time.monotonic() + patience
     while pids := _members(folder):
-        for process in pids:
-            send_signal(process, signal.SIGKILL)
+        farewell = _farewells.setdefault(folder, Farewell(str(folder)))
+        if farewell.said([process.pid for process in pids]):
+            for process in pids:
+                send_signal(process, signal.SIGKILL)
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
+    _farewells.pop(folder, None)
     return True
+
+
+_farewells: dict[Path, Farewell] = {}
+"""Of the attempts that are being swept."""
 
 
 def _members(folder: Path) -> list[ProcessId]:

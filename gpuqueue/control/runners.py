@@ -14,6 +14,7 @@ from pathlib import Path
 from gpuqueue.model import ProcessId
 from gpuqueue.run.files import ASIDE, ASK, is_held
 from gpuqueue.run.freezing import are_frozen, freeze, thaw
+from gpuqueue.run.kernelshare import has_grant
 from gpuqueue.run.process import alive, is_elsewhere, send_signal
 from gpuqueue.run.wake import ring
 
@@ -50,11 +51,11 @@ def keep_still(attempts: Iterable[Attempt], patience: float | None = None) -> No
     here, there = _apart(attempts)
     for folder, _ in there:
         ring(folder / ASK, str(int(signal.SIGSTOP)))
-    processes = [process for _, process in here]
+    processes, whole = [process for _, process in here], _kernels(here)
     if patience is None:
-        freeze(processes)
+        freeze(processes, whole=whole)
     else:
-        freeze(processes, patience)
+        freeze(processes, patience, whole=whole)
 
 
 def go_on(attempts: Iterable[Attempt]) -> None:
@@ -62,13 +63,18 @@ def go_on(attempts: Iterable[Attempt]) -> None:
     here, there = _apart(attempts)
     for folder, _ in there:
         ring(folder / ASK, str(int(signal.SIGCONT)))
-    thaw([process for _, process in here])
+    thaw([process for _, process in here], whole=_kernels(here))
 
 
 def are_still(attempts: Iterable[Attempt]) -> bool:
     """Whether nothing below these runners is seen to run; in another container nothing is seen."""
     here, _ = _apart(attempts)
-    return are_frozen([process for _, process in here])
+    return are_frozen([process for _, process in here], whole=_kernels(here))
+
+
+def _kernels(attempts: Iterable[Attempt]) -> list[ProcessId]:
+    """Those that are notebooks' kernels: they have no runner, and so are a part of the job."""
+    return [process for folder, process in attempts if has_grant(folder)]
 
 
 def _apart(attempts: Iterable[Attempt]) -> tuple[list[Attempt], list[Attempt]]:

@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 
 from gpuqueue.control.outcome import Outcome
+from gpuqueue.control.runners import lives
 from gpuqueue.model import Job
 from gpuqueue.paths import Home
 from gpuqueue.run.files import read_exit
@@ -42,9 +43,10 @@ class Signs:
         except OSError:
             pass
 
-    def saw(self, job: Job, now: float) -> None:
-        """A job's processes were there."""
-        self._seen[job.id] = now
+    def look(self, job: Job, now: float) -> None:
+        """See whether a job's process is there."""
+        if job.process and lives(self._home.attempt(job.id, job.attempt), job.process):
+            self._seen[job.id] = now
 
     def forget(self, job: Job) -> None:
         """Its attempt is over."""

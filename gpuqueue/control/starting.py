@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from gpuqueue.control.evicting import resumes
 from gpuqueue.control.holding import Holder, Told, hold_of, lacks, nothing
+from gpuqueue.control.kernels import give_grant
 from gpuqueue.control.launch import Launcher
 from gpuqueue.control.outcome import Outcome, void
 from gpuqueue.control.sight import Sight
@@ -61,10 +62,15 @@ class Starter:
         started = turn.move(
             job, "starting", state=JobState.STARTING, placement=placement,
             attempt=job.attempt + 1, reason="",
-            hold=self.holder.first(replace(job, placement=placement)),
+            hold=self._first_hold(replace(job, placement=placement)),
         )  # fmt: skip
         turn.enter(started)
         turn.actions.append(lambda: self._begin(started))
+
+    def again(self, turn: Turn, job: Job) -> None:
+        """Make ready anew what a kernel is to start again with, where it has another size now."""
+        self._added.pop((job.id, job.attempt), None)
+        turn.actions.append(lambda: self._begin(job))
 
     def press(self, turn: Turn, job: Job) -> None:
         """Order once more where no runner has come."""
@@ -85,9 +91,21 @@ class Starter:
 
     # -- what holds it -----------------------------------------------------------------------
 
+    def _first_hold(self, job: Job) -> Hold | None:
+        if self._is_there_already(job):
+            return Hold(missing={"all": "its process was there before its share"})
+        return self.holder.first(job)
+
+    def _is_there_already(self, job: Job) -> bool:
+        """Whether it is a kernel that attaches: much of what holds a job is read at its start."""
+        if job.kind is not JobKind.KERNEL:
+            return False
+        return bool(json.loads(self._spec(job) or "{}").get("attached"))
+
     def _begin(self, job: Job) -> None:
         """Order a runner, or have made ready first what holds the job to its share."""
-        if (job.id, job.attempt) in self._added or not self.holder.must_ask(job):
+        ready = (job.id, job.attempt) in self._added or not self.holder.must_ask(job)
+        if ready or self._is_there_already(job):
             self._launch(job)
         elif self._preparing.get(job.id) != job.attempt:
             self._preparing[job.id] = job.attempt
@@ -99,7 +117,8 @@ class Starter:
         job = turn.jobs.get(told.job)
         if (
             job is None
-            or (job.state, job.attempt) != (JobState.STARTING, told.key)
+            or job.attempt != told.key
+            or not (job.state is JobState.STARTING or job.kind is JobKind.KERNEL)
             or self._preparing.pop(told.job, None) != told.key
         ):
             made = Hold(by=told.value.by) if told.value else None
@@ -142,8 +161,11 @@ class Starter:
     def _launch(self, job: Job) -> None:
         """Order a runner. Only after the start is on record, so that none is started twice."""
         settings = self._settings.current
-        order = self._order(job, settings)
         self._ordered[job.id] = time.monotonic()
+        if job.kind is JobKind.KERNEL:
+            give_grant(self._home.attempt(job.id, job.attempt), job, self._environment(job))
+            return
+        order = self._order(job, settings)
         spec = None
         if job.kind is JobKind.SCRIPT:
             order["spec"] = spec = self._store.spec(job.id)

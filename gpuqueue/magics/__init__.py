@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpuqueue.magics.activity import begin, end
+
 __all__ = ["load", "unload"]
 
 _MARK = "_gpuqueue_loaded"
@@ -33,6 +35,7 @@ def load(ipython: Any) -> None:
     gpu.__doc__ = _HELP
     ipython.register_magic_function(gpu, "line_cell", "gpu")
     setattr(ipython, _MARK, True)
+    begin(ipython)
     from gpuqueue.magics.endings import watch
 
     watch(ipython)
@@ -48,6 +51,7 @@ def unload(ipython: Any) -> None:
     if not getattr(ipython, _MARK, False):
         return
     setattr(ipython, _MARK, False)
+    end(ipython)
     from gpuqueue.magics.endings import unwatch
 
     unwatch(ipython)
@@ -80,7 +84,7 @@ the variables it reads, and those it assigns come back::
 
 As a line magic::
 
-    %gpu [status]                        GPUs, queue and recent jobs
+    %gpu [status]                        GPUs, queue and recent jobs; alone, also its own share
     %gpu jobs                            the latest jobs
     %gpu logs ID [-f] [-n N]             what a job wrote; a cell's outputs are shown again
     %gpu show ID                         all about a job
@@ -89,4 +93,8 @@ As a line magic::
     %gpu cancel ID...    %gpu retry ID    %gpu priority ID [N]    %gpu swap A B
     %gpu resize ID [--share F] [--mem SIZE]   another size, also as it runs
     %gpu submit [options] -- COMMAND     queue a script
+    %gpu share                           this notebook's own share of a GPU
+    %gpu share 0.5 20G                   another share; %gpu share none leaves it to the settings
+    %gpu attach [0.25 20G]               get a share for a kernel that has none
+    %gpu release                         give it back
 """

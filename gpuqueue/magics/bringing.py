@@ -67,6 +67,7 @@ def bring_back(
     Everything that could be loaded, the exception under ``<error>`` included.
     """
     from gpuqueue.run.patches import put_patches
+    from gpuqueue.run.shellstate import LAST
     from gpuqueue.run.sources import put_sources
     from gpuqueue.run.surroundings import put_handlers
     from gpuqueue.run.values import FromFile, load_file
@@ -82,6 +83,10 @@ def bring_back(
     told = read_json(folder / "outcome.json") or {}
     if just_run:
         _go(told.get("where") or {}, place)
+        if (kept := told.get("flushed")) is not None:
+            shell.displayhook.flush()
+            for name in [name for name in LAST if name not in kept]:
+                space.pop(name, None)
     try:
         loaded = load_file(folder / RESULT, most=most, origins=origins)
     except (OSError, ValueError, EOFError) as error:
@@ -94,7 +99,7 @@ def bring_back(
         if not name.startswith("<") and (names is None or name in names):
             space[name] = value
     payload = FromFile(client.home.job(job.id) / "payload")
-    _change(values, origins, space, payload, in_place=just_run or copies is not None)
+    _change(values, origins, payload, in_place=just_run or copies is not None)
     put_patches(values, told.get("unpatched", ()))
     put_sources(shell, told.get("sources", {}))
     for kind, magics in (values.get("<magics>") or {}).items() if names is None else ():
@@ -147,7 +152,6 @@ def _add_inputs(
 def _change(
     values: Mapping[str, Any],
     origins: Mapping[int, Any],
-    space: dict[str, Any],
     sent: Mapping[int, Any],
     *,
     in_place: bool,
@@ -157,7 +161,7 @@ def _change(
     ``sent`` are copies of what they were; with ``in_place`` they still are, so that what has
     changed of a large array may be written into it alone.
     """
-    from gpuqueue.run.changes import become
+    from gpuqueue.run.becoming import become, replace
     from gpuqueue.run.patch import Patch, patched
     from gpuqueue.run.values import CHANGE
 
@@ -170,8 +174,7 @@ def _change(
         if isinstance(came, Patch):
             new = patched(came, old, number, sent, in_place=in_place)
         if not become(old, new):
-            for other in [other for other, value in space.items() if value is old]:
-                space[other] = new
+            replace(old, new)
     for number, change in values.get("<classes>", {}).items():
         kind = origins[number]
         for name, value in change["set"].items():

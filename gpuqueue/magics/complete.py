@@ -9,9 +9,9 @@ __all__ = ["add_matcher", "candidates", "remove_matcher"]
 
 VERBS = (
     "status", "jobs", "logs", "show", "wait", "cancel", "retry", "priority", "swap", "resize",
-    "submit", "pull",
+    "submit", "pull", "share", "attach", "release",
 )  # fmt: skip
-_NUMBERED = frozenset(VERBS) - {"status", "jobs", "submit"}
+_NUMBERED = frozenset(VERBS) - {"status", "jobs", "submit", "share", "attach", "release"}
 _LINE = re.compile(r"^\s*(%{1,2})gpu\s(.*)$", re.DOTALL)
 
 

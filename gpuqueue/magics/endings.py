@@ -122,6 +122,8 @@ class Endings:
 
         here = origin_here()
         same = job.origin.session == here.session or (here.path and job.origin.path == here.path)
+        if job.kind is JobKind.KERNEL:
+            return False  # that is this notebook itself
         command = job.kind in (JobKind.SCRIPT, JobKind.NOTEBOOK)
         worth = job.submitted < self._began or (command and job.state is JobState.FAILED)
         return bool(same) and worth

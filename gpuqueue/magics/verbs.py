@@ -15,6 +15,7 @@ from gpuqueue.magics.bringing import bring_back
 from gpuqueue.magics.cells import follow
 from gpuqueue.magics.options import parse_options, split_line
 from gpuqueue.magics.replay import Here, OutputTail
+from gpuqueue.magics.sharing import attach_line, own_share_line, release_line, share_line
 from gpuqueue.model import TERMINAL, IntentKind, JobKind
 
 __all__ = ["run_line"]
@@ -29,6 +30,8 @@ def run_line(shell: Any, line: str) -> Any:
         There is no such verb or option, or a job number is missing.
     """
     words = split_line(line)
+    if not words and (own := own_share_line()):
+        print(own)
     verb, rest = (words[0], words[1:]) if words else ("status", [])
     work = _VERBS.get(verb)
     if work is None:
@@ -113,6 +116,7 @@ def _show(_: Any, words: list[str]) -> None:
         "command": record.command,
         "cwd": record.cwd,
         "owner": record.owner,
+        "held to it": _hold_words(record),
         "exit code": record.returncode,
         "directory": job.directory,
     }
@@ -121,6 +125,15 @@ def _show(_: Any, words: list[str]) -> None:
             first, *more = str(value).split("\n")
             print(f"{name:<10} {first}")
             print("".join(f"{'':<10} {line}\n" for line in more), end="")
+
+
+def _hold_words(record: Any) -> str | None:
+    """How far a job is held to its share, and what was seen to contradict that."""
+    if record.hold is None:
+        return None
+    by = f", by {', '.join(record.hold.by)}" if record.hold.by else ""
+    first = f"compute {record.hold.compute}, memory {record.hold.memory}{by}"
+    return "\n".join([first, *record.hold.doubts])
 
 
 def _wait(_: Any, words: list[str]) -> None:
@@ -215,4 +228,7 @@ _VERBS: dict[str, Callable[[Any, list[str]], Any]] = {
     "resume": _resume,
     "submit": _submit,
     "pull": _pull,
+    "share": share_line,
+    "attach": attach_line,
+    "release": release_line,
 }

@@ -7,6 +7,7 @@ from gpuqueue.plan.decide import Plan, plan
 from gpuqueue.plan.forecast import Booking, ends_of, forecast
 from gpuqueue.plan.learn import History, kind_of, likeness_of, work_of
 from gpuqueue.plan.need import need_of, never_fits
+from gpuqueue.plan.room import asked_words, refusal
 from gpuqueue.plan.types import (
     Card,
     Drop,
@@ -36,6 +37,7 @@ __all__ = [
     "Start",
     "Wait",
     "WaitReason",
+    "asked_words",
     "ends_of",
     "forecast",
     "kind_of",
@@ -43,5 +45,6 @@ __all__ = [
     "need_of",
     "never_fits",
     "plan",
+    "refusal",
     "work_of",
 ]

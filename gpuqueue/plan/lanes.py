@@ -22,7 +22,7 @@ from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
-from gpuqueue.model import WHOLE, Grant, Job, Placement, Preset, Request
+from gpuqueue.model import WHOLE, Grant, Job, JobKind, Placement, Preset, Request
 from gpuqueue.plan.need import could_hold, need_of, never_fits
 from gpuqueue.plan.types import Card, Need, Policy, Snapshot
 
@@ -69,6 +69,7 @@ class Forms:
         self._cards = snapshot.cards
         self._estimates = snapshot.estimates
         self._known: dict[tuple[object, ...], Form] = {}
+        self._kernels: dict[Request, Form] = {}
         self._most: dict[tuple[int, bool], int | None] = {}
 
     def of(self, job: Job) -> Form:
@@ -78,6 +79,8 @@ class Forms:
         them: what was learned takes nothing from somebody who was promised a whole GPU.
         """
         request = job.wants  # one that is made to wait comes back with what it holds now
+        if job.kind is JobKind.KERNEL:
+            return self._resident(request)
         form = self[request]
         estimate = self._estimates.get(job.id)
         if estimate is None or estimate.memory is None or request.memory is not None:
@@ -88,6 +91,14 @@ class Forms:
         if most is None:
             return form
         return self[replace(request, memory=min(estimate.memory, most))]
+
+    def _resident(self, request: Request) -> Form:
+        """The form of a notebook's kernel: it takes no slot, since most of the time it idles."""
+        form = self._kernels.get(request)
+        if form is None:
+            same = self[request]
+            form = self._kernels[request] = Form(replace(same.need, slots=0), same.never)
+        return form
 
     def most(self, form: Form) -> int | None:
         """Bytes that a sharing job can be given on each of its GPUs, on an empty machine.
@@ -236,7 +247,7 @@ class Lanes:
 
     def compile(self, form: Form) -> None:
         """Work out a form's test and takes in this layout, once."""
-        if form.count:
+        if form.takes:
             return
         need = form.need
         form.count = need.slots

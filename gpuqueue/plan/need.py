@@ -28,7 +28,7 @@ def need_of(request: Request, gpus: Sequence[Gpu], policy: Policy) -> Need:
     card the job is placed on, ``compute * Gpu.memory // 1000`` bytes, since cards may differ.
 
     A preset's own slots are capped to the machine's; ``request.slots`` is taken as it is. Every
-    job takes at least one slot.
+    job takes at least one slot, but for a notebook's kernel, which takes none (``Forms``).
     """
     preset = request.preset
     exclusive = preset is Preset.EXCLUSIVE

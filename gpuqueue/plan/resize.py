@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gpuqueue.model import WHOLE, Grant, Job, Placement, Preset, Request
+from gpuqueue.model import WHOLE, Grant, Job, JobKind, Placement, Preset, Request
 from gpuqueue.plan.board import Board, Space
 from gpuqueue.plan.decide import plan
 from gpuqueue.plan.need import need_of, never_fits, sizes_apart
@@ -55,10 +55,11 @@ def resized(snapshot: Snapshot, job: Job, wanted: Request, now: float) -> Placem
         new = _grant(snapshot, job, grant, space, need)
         lacking += _lacking(space, grant, new)
         grants.append(new)
-    after = Placement(tuple(grants), need.slots)
-    if need.slots > placement.slots and board.used + need.slots > board.slots:
+    slots = 0 if job.kind is JobKind.KERNEL else need.slots  # which takes none, see lanes
+    after = Placement(tuple(grants), slots)
+    if slots > placement.slots and board.used + slots > board.slots:
         left = max(0, board.slots - board.used)
-        lacking.append(f"it would take {need.slots} slots, and {left} of {board.slots} are free")
+        lacking.append(f"it would take {slots} slots, and {left} of {board.slots} are free")
     if lacking:
         return f"cannot grow: {'; '.join(lacking)}"
     if _grows(placement, after) and (broken := _broken(snapshot, job, after, now)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import inf
 
-from gpuqueue.model import Job, Mode
+from gpuqueue.model import Job, JobKind, Mode
 from gpuqueue.plan.board import Board, Space
 from gpuqueue.units import format_duration
 
@@ -55,6 +55,8 @@ class Names:
     def job(self, job_id: int, end: float = inf) -> str:
         """``job 3 (train, alice)``; says so if the job has outrun its estimated ``end``."""
         job = self._jobs[job_id]
+        if job.kind is JobKind.KERNEL:
+            return f"notebook {job.tag} (job {job_id}, {job.owner})"
         about = [text for text in (job.tag, job.owner) if text]
         if -inf < end < self._now:
             about.append(f"{format_duration(self._now - end)} past its estimate")

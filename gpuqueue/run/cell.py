@@ -140,7 +140,9 @@ class CellKernel:
                 break
             parts, start = [], 4 * FRAME
             for size in sizes:
-                parts.append(json.loads(buffer[start : start + size] or b"{}"))
+                # text that is none, such as half of a pair of surrogates, is written as it is
+                text = buffer[start : start + size].decode(errors="replace")
+                parts.append(json.loads(text or "{}"))
                 start += size
             del buffer[:end]
             header, parent, metadata, content, buffers = parts
@@ -242,7 +244,8 @@ class CellRun:
         finished = self._await("gpuqueue_reply", patient=True)
         self.outputs.close()
         reason = ""
-        if content["status"] != "ok":
+        # an error while its value was shown is no exception of the cell; the kernel says "NoneType"
+        if content["status"] != "ok" and content.get("ename") != "NoneType":
             reason = f"{content.get('ename')}: {content.get('evalue')}".rstrip(": ")
         if not finished:
             reason = reason or "its kernel ended while it saved what the cell made"
@@ -340,6 +343,7 @@ class CellRun:
                 "sources": told.get("sources", {}),
                 "unpatched": told.get("unpatched", []),
                 "peak": told.get("peak"),
+                "flushed": told.get("flushed"),
             },
             flush=not self.spec.get("waited"),  # as the result that it is about
         )

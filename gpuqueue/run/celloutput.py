@@ -63,6 +63,10 @@ def _collapse_line(line: str) -> str:
     return f"{first}\r{shown}{ending}"
 
 
+_END = 2000
+"""Characters of what is not shown that are shown all the same: its end."""
+
+
 class Outputs:
     """Writes ``outputs.jsonl`` (nbformat output dictionaries, a line each) and the log.
 
@@ -107,13 +111,13 @@ class Outputs:
     def _stream(self, name: str, text: str) -> None:
         text = collapse(text)
         self._tell(text)
-        if len(text) > self._room:
-            self._kept_back += len(text)
-            self._last = (name, (self._last[1] + text)[-2000:])
-            self._room = 0
-            return
-        self._room -= len(text)
-        self._write({"output_type": "stream", "name": name, "text": text})
+        shown, kept = text[: self._room], text[self._room :]
+        self._room -= len(shown)
+        if shown:
+            self._write({"output_type": "stream", "name": name, "text": shown})
+        if kept:
+            self._kept_back += len(kept)
+            self._last = (name, (self._last[1] + kept)[-_END:])
 
     def _display(self, kind: str, content: Mapping[str, Any]) -> None:
         self.flush()

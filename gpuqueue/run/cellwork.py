@@ -5,27 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import re
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuqueue.run.celloutput import OVER
 from gpuqueue.run.devicememory import peak_of_torch
 from gpuqueue.run.files import RESULT, read_json, write_json
+from gpuqueue.run.shellstate import IPYTHON_NAMES, LAST, hidden_names, own_magics, put_history
 
-__all__ = [
-    "IPYTHON_NAMES", "VALUES", "driver_order", "finish", "hidden_names", "own_magics", "prepare",
-    "setup",
-]  # fmt: skip
+__all__ = ["VALUES", "driver_order", "finish", "prepare", "setup"]
 
 VALUES = "values.json"
 """In the attempt: what came back and what did not, written by ``finish``."""
-
-IPYTHON_NAMES = re.compile(r"_+|_i+|_i\d+|_\d+|_[iod]h|_sh|In|Out|__builtins__|_exit_code")
-"""Names that IPython itself sets, cell by cell."""
 
 
 class _Was:
@@ -62,6 +56,7 @@ class _Work:
     handlers: list[Any]
     depth: int = 0
     result: Any = None
+    flushed: bool = False
 
 
 def setup(shell: Any, driver: Any) -> None:
@@ -96,14 +91,15 @@ def _nesting(step: int) -> None:
         app.session.send(app.iopub_socket, OVER, {})
 
 
-def hidden_names(namespace: Mapping[str, Any], hidden: Mapping[str, Any]) -> set[str]:
-    """Names that IPython put into a namespace and that still mean what it put there."""
-    missing = object()
-    return {
-        name
-        for name in namespace
-        if IPYTHON_NAMES.fullmatch(name) or hidden.get(name, missing) is namespace[name]
-    }
+def _note_flush(hook: Any) -> None:
+    """Notice that ``Out`` is emptied."""
+    flush = hook.flush
+
+    def noted() -> None:
+        _Work.flushed = True
+        flush()
+
+    hook.flush = noted
 
 
 def prepare() -> None:
@@ -141,7 +137,8 @@ def prepare() -> None:
     put_sources(shell, around.get("sources", {}))
     work.patches = put_patches(loaded.values)
     shell.user_ns.update(values)
-    _history(shell, values, around.get("history", ()))
+    put_history(shell, values, around.get("history", ()), around.get("parsed", ()))
+    _note_flush(shell.displayhook)
     for kind, magics in loaded.values.get("<magics>", {}).items():
         for name, function in magics.items():
             shell.register_magic_function(function, kind, name)
@@ -156,6 +153,8 @@ def prepare() -> None:
     del loaded, values
 
     def remember(result: Any) -> None:
+        if work.depth:
+            return  # of a cell that the cell has run
         shell.events.unregister("post_run_cell", remember)
         # what is to be done before and after each cell has nothing to do with our own work
         for event in ("pre_execute", "pre_run_cell"):
@@ -170,43 +169,6 @@ def prepare() -> None:
     work.threads = threading.active_count()
     # taking them may have used some
     ambient.put({n: data for n, data in states.items() if "random" in n}, wait=False)
-
-
-def own_magics(shell: Any) -> dict[str, dict[str, Any]]:
-    """Magics that the notebook has defined itself, and other names of magics, by kind and name."""
-    from IPython.core.magic import MagicAlias
-
-    return {
-        kind: {
-            name: function
-            for name, function in magics.items()
-            if isinstance(function, MagicAlias) or getattr(function, "__module__", "") == "__main__"
-        }
-        for kind, magics in shell.magics_manager.magics.items()
-    }
-
-
-def _history(shell: Any, values: Mapping[str, Any], inputs: Sequence[str]) -> None:
-    """Have what the cell reads of IPython's history where IPython looks for it.
-
-    ``inputs`` are the cells up to this one as they were typed, if the cell asks for any.
-    """
-    past = shell.history_manager
-    for name in ("_oh", "Out"):
-        if name in values:
-            shell.user_ns["_oh"] = shell.user_ns["Out"] = values[name]
-    for name in ("_", "__", "___"):
-        if name in values:
-            setattr(shell.displayhook, name, values[name])
-    # each cell that runs moves these on by one
-    for name, before in (("_i", "_i00"), ("_ii", "_i"), ("_iii", "_ii")):
-        if name in values:
-            setattr(past, before, values[name])
-    parsed = values.get("In", values.get("_ih", inputs))
-    if parsed or inputs:
-        past.input_hist_raw[:] = (inputs or parsed)[:-1]
-        past.input_hist_parsed[:] = parsed[:-1]
-        shell.user_ns["In"] = shell.user_ns["_ih"] = past.input_hist_parsed
 
 
 def finish() -> None:
@@ -260,8 +222,8 @@ def finish() -> None:
         error = result.error_before_exec or result.error_in_exec
         if error is not None:
             extras["<error>"] = _bare(error)
-        elif result.result is not None:
-            extras["<out>"] = result.result
+        elif (shown := _shown(namespace, result)) is not None:
+            extras["<out>"] = shown
     problems = save_values(
         os.path.join(attempt, RESULT),
         {**values, **extras},
@@ -289,9 +251,17 @@ def finish() -> None:
             "sources": sources(shell, known_names(shell) - work.cells),
             "unpatched": [place.key for place, value in patches.items() if value is GONE],
             "peak": peak,
+            "flushed": [n for n in LAST if n in namespace] if work.flushed else None,
         },
         flush=False,  # read by the process beside this one, and not again
     )
+
+
+def _shown(namespace: Mapping[str, Any], result: Any) -> Any:
+    """The cell's last value; IPython loses that of a cell which has run another one."""
+    if result.result is not None:
+        return result.result
+    return namespace.get("_oh", {}).get(_Work.spec.get("execution_count"))
 
 
 def _widgets(inputs: Any, namespace: Mapping[str, Any]) -> dict[str, Any]:
@@ -381,7 +351,7 @@ def _made(namespace: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[tup
         yield from ((name, namespace[name]) for name in spec["outs"] if name in namespace)
         return
     hidden = hidden_names(namespace, _Work.shell.user_ns_hidden)
-    hidden -= {name for name in spec["binds"] if name in ("_", "__", "___")}
+    hidden -= {name for name in spec["binds"] if name in LAST}
     before = _Work.before
     for name, value in list(namespace.items()):
         was = before.get(name)

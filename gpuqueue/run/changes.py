@@ -4,31 +4,28 @@ In the job: ``Inputs`` knows every object that came by the number that pickle ga
 cell it pickles them again; where that differs, a second copy is loaded from the file that they came
 from, and the two are compared object by object, each without what it refers to.
 
-In the notebook: ``become`` makes an object what its changed copy is. The object stays itself, so
-that everything that refers to it, from wherever, sees the change.
+In the notebook ``becoming.py`` makes an object what its changed copy is. One of which that cannot
+be made is sent as a new object, and with it all that refers to it.
 """
 
 from __future__ import annotations
 
-import collections
-import contextlib
 import hashlib
-import pickle
 import sys
 import types
 import weakref
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from gpuqueue.run.arrays import is_array
+from gpuqueue.run.becoming import stays_as_made
 from gpuqueue.run.deep import has_room, with_room
-from gpuqueue.run.making import DEVICE
-from gpuqueue.run.ownways import is_filled_in_place
 from gpuqueue.run.pages import Maps, changed_ranges
 from gpuqueue.run.patch import patch_of
 from gpuqueue.run.pickling import Sender, uncollected
-from gpuqueue.run.values import load_file
+from gpuqueue.run.values import Loaded, load_file
 
-__all__ = ["Inputs", "become"]
+__all__ = ["Inputs"]
 
 _SAME = (
     bool, int, float, complex, str, bytes, type(None), type(...), types.ModuleType, range,
@@ -161,22 +158,39 @@ class Inputs:
             return {}, self._class_changes()
         other: dict[str, Any] = {}
         loaded = load_file(self._path, into=other)
+        changed = self._changed(loaded, other, only_bytes)
+        while new := {number for number, value in changed.items() if self._is_new(value)}:
+            # what refers to it has changed too, even if that itself can only be made anew
+            for number in new:
+                del self.numbers[id(self._held[number])]
+            self.sent.clear()
+            changed |= self._changed(loaded, other, only_bytes)
+        return changed, self._class_changes()
+
+    def _is_new(self, value: Any) -> bool:
+        return id(value) in self.numbers and stays_as_made(value)
+
+    def _changed(self, loaded: Loaded, other: dict[str, Any], only_bytes: bool) -> dict[int, Any]:
+        """Objects that are other than they came, by number; fills ``sent``."""
         pristine = loaded.objects
         senders = self._comparing(pristine, other)
         senders[0].expect(list(loaded.values.values()))
         senders[1].expect([self._roots[name] for name in self._roots])
         maps = Maps()
         changed: dict[int, Any] = {}
+        anew = len(self.numbers) < len(list(self._held))
         for number in self._held:
             value = self._held[number]
-            if value is None or isinstance(value, _SAME) or number not in pristine:
+            if value is None or number not in pristine:
+                continue
+            if isinstance(value, _SAME) and not (anew and isinstance(value, tuple | frozenset)):
                 continue
             if only_bytes and not _has_bytes(value):
                 continue
             sent = _changed(value, pristine[number], senders, maps)
             if sent is not None:
                 changed[number], self.sent[number] = value, sent
-        return changed, self._class_changes()
+        return changed
 
     def _comparing(self, pristine: dict[int, Any], other: dict[str, Any]) -> tuple[Sender, Sender]:
         """Picklers of what came and of what is, to which the same objects are known by number."""
@@ -249,151 +263,10 @@ def _has_bytes(value: Any) -> bool:
     tables: Any = getattr(sys.modules.get("pandas"), "core", None)
     if tables is not None and isinstance(value, tables.generic.NDFrame):
         return True
-    return str(kind.__module__).startswith(("numpy", "torch")) or kind in (bytearray, memoryview)
+    library = str(kind.__module__).startswith(("numpy", "torch"))
+    return library or kind in (bytearray, memoryview) or is_array(value)
 
 
 def _shallow(value: Any, sender: Sender) -> tuple[bytes, list[Any]]:
     text, buffers = sender.dump(value, by_value=True)
     return text, [buffer.raw() for buffer in buffers]
-
-
-# -- changing ---------------------------------------------------------------------------------
-
-
-def become(old: Any, new: Any) -> bool:
-    """Make an object what its changed copy is; False where that cannot be."""
-    if type(old) is not type(new):
-        return False
-    if old is new:
-        return True
-    try:
-        return _become(old, new)
-    except Exception:  # noqa: BLE001 - it runs the object's own code
-        return False
-
-
-def _become(old: Any, new: Any) -> bool:
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    if numpy is not None and isinstance(old, numpy.ndarray):
-        return _become_array(numpy, old, new)
-    if torch is not None and isinstance(old, torch.Tensor):
-        return _become_tensor(torch, old, new)
-    if torch is not None and isinstance(old, torch.UntypedStorage):
-        old.copy_(new)
-        return True
-    if torch is not None and isinstance(old, torch.Generator):
-        old.set_state(new.get_state())
-        return True
-    if is_filled_in_place(old):
-        if isinstance(old, BaseException):
-            old.args = new.args
-        _become_container(old, new)
-        return True
-    tables: Any = getattr(sys.modules.get("pandas"), "core", None)
-    if tables is not None and isinstance(old, tables.generic.NDFrame):
-        flags = vars(old).get("_flags")  # they refer to it
-        vars(old).clear()
-        vars(old).update(vars(new))
-        vars(old)["_flags"] = flags
-        return True
-    changed = _become_container(old, new)
-    if changed and type(old).__module__ == "weakref":
-        return True
-    kind: Any = type(old)
-    base: Any = object
-    plain = kind.__reduce_ex__ is base.__reduce_ex__ and kind.__reduce__ is base.__reduce__
-    # what is written in C has more than its attributes: the text of a StringIO
-    plain = plain and not isinstance(
-        getattr(kind, "__setstate__", None), types.MethodDescriptorType
-    )
-    if not changed and not plain and hasattr(old, "__setstate__"):
-        old.__setstate__(new.__reduce_ex__(pickle.HIGHEST_PROTOCOL)[2])
-        return True
-    return _become_object(old, new) or changed
-
-
-def _become_array(numpy: Any, old: Any, new: Any) -> bool:
-    if old.dtype != new.dtype or not old.flags.writeable:
-        return False
-    if old.shape != new.shape:
-        if old.base is None and old.size != new.size:
-            old.resize(new.shape, refcheck=False)
-        else:
-            old.shape = new.shape
-    numpy.copyto(old, new)
-    attributes = getattr(new, "__dict__", None)
-    if attributes is not None and not isinstance(old, numpy.memmap):
-        vars(old).update(attributes)  # such as the mask of a masked array
-    return True
-
-
-def _become_tensor(torch: Any, old: Any, new: Any) -> bool:
-    same_memory = (
-        old.untyped_storage().data_ptr() == new.untyped_storage().data_ptr()
-        and old.storage_offset() == new.storage_offset()
-        and old.shape == new.shape
-        and old.stride() == new.stride()
-    )
-    if not same_memory:
-        if old.dtype == new.dtype and old.shape == new.shape and old.device == new.device:
-            with torch.no_grad():
-                old.detach().copy_(new)
-        else:
-            old.data = new.detach()
-    vars(old).pop(DEVICE, None)
-    if DEVICE in vars(new):
-        setattr(old, DEVICE, getattr(new, DEVICE))
-    # loading the new one has given its gradient to the old one
-    if old.is_leaf and old.requires_grad != new.requires_grad:
-        old.requires_grad_(new.requires_grad)
-    return True
-
-
-def _become_container(old: Any, new: Any) -> bool:
-    if isinstance(old, list | bytearray):
-        old[:] = new
-    elif isinstance(old, collections.deque):
-        old.clear()
-        old.extend(new)
-    elif isinstance(old, collections.OrderedDict):
-        collections.OrderedDict.clear(old)
-        for key, value in new.items():
-            collections.OrderedDict.__setitem__(old, key, value)
-    elif isinstance(old, dict):
-        entries = list(new.items())
-        dict.clear(old)
-        dict.update(old, entries)
-    elif isinstance(old, set | weakref.WeakSet):
-        old.clear()
-        old.update(new)
-    elif isinstance(old, weakref.WeakKeyDictionary | weakref.WeakValueDictionary):
-        kept = list(new.items())
-        old.clear()
-        old.update(kept)
-    elif type(old).__module__ == "array":
-        old[:] = new
-    else:
-        return False
-    return True
-
-
-def _become_object(old: Any, new: Any) -> bool:
-    done = False
-    if isinstance(vars_of := getattr(old, "__dict__", None), dict):
-        state = dict(vars(new))
-        vars_of.clear()
-        vars_of.update(state)
-        done = True
-    for kind in type(old).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
-        for slot in (slots,) if isinstance(slots, str) else slots:
-            if slot in ("__dict__", "__weakref__"):
-                continue
-            name = f"_{kind.__name__.lstrip('_')}{slot}" if slot.startswith("__") else slot
-            if hasattr(new, name):
-                object.__setattr__(old, name, getattr(new, name))
-            else:
-                with contextlib.suppress(AttributeError):
-                    object.__delattr__(old, name)
-            done = True
-    return done

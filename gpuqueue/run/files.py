@@ -15,8 +15,11 @@
 ``  result.N``       a large buffer of it, by itself; never written to again
 ``  exit.json``      made just before the payload starts, then names its process, then tells how
                      it ended; always written in place, in one piece
+``  mps.json``       under which MPS daemon it is, where it has a share of a GPU's compute
 ``  stop``           made by a job that can save and step aside; two bytes: asked, heard
+``  device.json``    made while its GPU memory is on the host, or on its way
 ``  progress.jsonl`` what ``checkpoint.log`` noted; older lines are in ``progress.old.jsonl``
+``  saved``          how many seconds its last save took
 ``  run/``           a fresh directory for the job's own files (``GPUQUEUE_RUN_DIR``)
 ``checkpoints/``     the job's checkpoints, unless it was told another place; outlives attempts
 ===================  ==========================================================================
@@ -40,12 +43,15 @@ if sys.platform != "win32":  # where no containers share a directory
 __all__ = [
     "ASIDE",
     "ASK",
+    "DEVICE",
     "EXIT",
     "LOG",
+    "MPS",
     "OUTCOME",
     "OUTPUTS",
     "PROGRESS",
     "RESULT",
+    "SAVED",
     "SPEC",
     "STOP",
     "TORN",
@@ -77,8 +83,11 @@ OUTPUTS = "outputs.jsonl"
 RESULT = "result"
 OUTCOME = "outcome.json"
 EXIT = "exit.json"
+MPS = "mps.json"
 STOP = "stop"
+DEVICE = "device.json"
 PROGRESS = "progress.jsonl"
+SAVED = "saved"
 _CLAIM = "claim"
 _EXIT_ROOM = 4096
 _PIECE = 1 << 16

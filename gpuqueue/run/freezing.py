@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from gpuqueue.model import ProcessId
 from gpuqueue.run.process import (
@@ -36,8 +36,15 @@ _SURE = 2
 """Looks in a row at which nothing may move: a fork may have been under way at the first."""
 
 
-def freeze(runners: Sequence[ProcessId], patience: float = _PATIENCE) -> bool:
+def freeze(
+    runners: Sequence[ProcessId],
+    patience: float = _PATIENCE,
+    *,
+    whole: Collection[ProcessId] = (),
+) -> bool:
     """Stop everything below these processes, but not themselves; whether all of it stands still.
+
+    Those of them that are in ``whole`` are stopped, too: notebooks' kernels, which have no runner.
 
     One that waits inside the kernel, for a disk or a driver, stops before it runs on; it counts as
     stopped. Harmless to repeat. Gives up after ``patience`` seconds.
@@ -47,7 +54,7 @@ def freeze(runners: Sequence[ProcessId], patience: float = _PATIENCE) -> bool:
     quiet = 0
     while quiet < _SURE:
         moving = False
-        for process, seen in _members(runners):
+        for process, seen in _members(runners, whole):
             if seen.state in _STILL:
                 continue
             if process not in asked:
@@ -63,15 +70,15 @@ def freeze(runners: Sequence[ProcessId], patience: float = _PATIENCE) -> bool:
     return True
 
 
-def thaw(runners: Sequence[ProcessId]) -> None:
+def thaw(runners: Sequence[ProcessId], *, whole: Collection[ProcessId] = ()) -> None:
     """Let everything below these processes go on, children before their parents."""
-    for process, _ in reversed(_members(runners)):
+    for process, _ in reversed(_members(runners, whole)):
         _send(process, signal.SIGCONT)
 
 
-def are_frozen(runners: Sequence[ProcessId]) -> bool:
+def are_frozen(runners: Sequence[ProcessId], *, whole: Collection[ProcessId] = ()) -> bool:
     """Whether nothing below these processes runs."""
-    return all(seen.state in f"{_STILL}D" for _, seen in _members(runners))
+    return all(seen.state in f"{_STILL}D" for _, seen in _members(runners, whole))
 
 
 def was_frozen(runner: ProcessId) -> bool:
@@ -87,31 +94,39 @@ def _send(process: ProcessId, number: int) -> bool:
     return False
 
 
-def _members(runners: Iterable[ProcessId]) -> list[tuple[ProcessId, Seen]]:
+def _members(
+    runners: Iterable[ProcessId], whole: Collection[ProcessId] = ()
+) -> list[tuple[ProcessId, Seen]]:
     """What is below these processes, parents before children; nothing below a stranger."""
     table = process_table()
     if table is None:
-        return _members_elsewhere(runners)
+        return _members_elsewhere(runners, whole)
     children: dict[int, list[int]] = {}
     for pid, seen in table.items():
         children.setdefault(seen.parent, []).append(pid)
     found = []
     for runner in runners:
         queue = list(children.get(runner.pid, ())) if alive(runner) else []
+        if runner in whole and runner.pid in table and alive(runner):
+            found.append((runner, table[runner.pid]))
         for pid in queue:
             found.append((ProcessId(pid, table[pid].start, runner.boot), table[pid]))
             queue += children.get(pid, ())
     return found
 
 
-def _members_elsewhere(runners: Iterable[ProcessId]) -> list[tuple[ProcessId, Seen]]:
+def _members_elsewhere(
+    runners: Iterable[ProcessId], whole: Collection[ProcessId]
+) -> list[tuple[ProcessId, Seen]]:
     """The same through psutil, where there is no /proc."""
     import psutil
 
     states = {psutil.STATUS_STOPPED: "T", psutil.STATUS_ZOMBIE: "Z", psutil.STATUS_DISK_SLEEP: "D"}
     found = []
     for runner in runners:
-        for pid in descendants(runner.pid) if alive(runner) else ():
+        if not alive(runner):
+            continue
+        for pid in [*([runner.pid] if runner in whole else ()), *descendants(runner.pid)]:
             process = identify(pid)
             with contextlib.suppress(psutil.Error):
                 state = states.get(psutil.Process(pid).status(), "S")

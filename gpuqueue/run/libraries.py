@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -50,8 +51,9 @@ def _take_numpy() -> Any:
 
 def _put_numpy(state: Any) -> None:
     numpy = _module("numpy")
-    numpy.set_printoptions(**state[0])
-    numpy.seterr(**state[1])
+    if _take_numpy() != state:
+        numpy.set_printoptions(**state[0])
+        numpy.seterr(**state[1])
 
 
 def _take_numpy_random() -> Any:
@@ -181,9 +183,28 @@ def _cuda_seed(torch: Any) -> Any:
     return getattr(getattr(torch.cuda, "_lazy_seed_tracker", None), "manual_seed_all_cb", None)
 
 
+def _seed_cuda(torch: Any, seed: int) -> None:
+    """Seed all GPUs, when CUDA is first used.
+
+    Not with the lines of the stack, which torch would keep for the case that this fails then, and
+    which take longer than all else that is done to make the surroundings what they were.
+    """
+    lines = getattr(torch.cuda, "traceback", None)
+    if lines is None:
+        torch.cuda.manual_seed_all(seed)
+        return
+    torch.cuda.traceback = types.SimpleNamespace(format_stack=list)
+    try:
+        torch.cuda.manual_seed_all(seed)
+    finally:
+        torch.cuda.traceback = lines
+
+
 def _take_torch_random() -> Any:
     torch = _module("torch")
-    state = {"cpu": torch.get_rng_state().numpy().tobytes(), "cuda": None}
+    seeded = _cuda_seed(torch) is not None
+    state: dict[str, Any] = {"seeded": seeded, "cuda": None}
+    state["cpu"] = torch.get_rng_state().numpy().tobytes()
     if torch.cuda.is_initialized():
         state["cuda"] = [one.numpy().tobytes() for one in torch.cuda.get_rng_state_all()]
     elif _cuda_random and _cuda_random["seed"] is _cuda_seed(torch):
@@ -200,9 +221,10 @@ def _put_torch_random(state: Any) -> None:
     _cuda_random.clear()
     torch.set_rng_state(tensor(state["cpu"]))
     if not torch.cuda.is_initialized():
-        # both wait until CUDA is first used
-        if state["cuda"] is None or "GPUQUEUE_JOB_ID" in os.environ:
-            torch.cuda.manual_seed_all(torch.initial_seed())
+        # both wait until CUDA is first used; where nobody has set a seed, it makes up its own
+        used = state["cuda"] is not None
+        if state.get("seeded", True) and (not used or "GPUQUEUE_JOB_ID" in os.environ):
+            _seed_cuda(torch, torch.initial_seed())
         if state["cuda"] is not None:
             _cuda_random.update(seed=_cuda_seed(torch), states=state["cuda"])
             if "GPUQUEUE_JOB_ID" not in os.environ:
@@ -220,11 +242,30 @@ def _put_sklearn(state: Any) -> None:
     _module("sklearn").set_config(**state)
 
 
+_SHOWN = "sklearn.utils._repr_html.estimator"
+
+
+def _numbers_of_shown() -> dict[str, Any]:
+    counters = {"container": "_CONTAINER_ID_COUNTER", "estimator": "_ESTIMATOR_ID_COUNTER"}
+    return {name: getattr(_module(_SHOWN), where) for name, where in counters.items()}
+
+
+def _take_shown() -> Any:
+    return {name: counter.count for name, counter in _numbers_of_shown().items()}
+
+
+def _put_shown(state: Any) -> None:
+    for name, counter in _numbers_of_shown().items():
+        counter.count = max(counter.count, state[name])
+
+
 LIBRARIES: tuple[Surrounding, ...] = (
     Surrounding("NumPy's settings", "numpy", _take_numpy, _put_numpy),
     Surrounding("pandas options", "pandas", _take_pandas, _put_pandas),
     Surrounding("matplotlib's settings", "matplotlib", _take_matplotlib, _put_matplotlib),
     Surrounding("scikit-learn's settings", "sklearn", _take_sklearn, _put_sklearn),
+    # what is shown in one notebook has numbers that must not be given out twice
+    Surrounding("scikit-learn's numbers", _SHOWN, _take_shown, _put_shown),
     Surrounding("torch's settings", "torch", _take_torch, _put_torch),
     Surrounding("torch's random state", "torch", _take_torch_random, _put_torch_random),
     Surrounding("NumPy's random state", "numpy.random", _take_numpy_random, _put_numpy_random),

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import os
 import pickle
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cloudpickle import cloudpickle as inner
@@ -22,6 +23,8 @@ from gpuqueue.run import comms, remade
 
 __all__ = [
     "DEVICE",
+    "OF_MAPS",
+    "fill_array",
     "fill_class",
     "fill_exception",
     "fill_function",
@@ -37,7 +40,9 @@ __all__ = [
     "make_class",
     "make_code",
     "make_exception",
+    "make_memmap",
     "make_proxy",
+    "make_reconstructed",
     "make_storage",
     "make_tensor",
     "make_view",
@@ -158,17 +163,47 @@ def make_cached(function: Any, most: int | None, typed: bool) -> Any:
     return functools.lru_cache(most, typed)(function)
 
 
-def make_array(data: Any, dtype: Any, shape: Any, order: Any) -> Any:
+def make_array(data: Any, dtype: Any, shape: Any, order: Any, kind: Any = None) -> Any:
     """An array over bytes that have come; a small one owns its memory, as one expects."""
     import numpy as np
 
     # not by frombuffer and reshape, which would leave an array behind this one
-    made: Any = np.ndarray(shape, dtype, data, order=order)
+    made: Any = np.ndarray.__new__(kind or np.ndarray, shape, dtype, data, order=order)
     if made.nbytes >= _OWNED:
         return made
     own = made.copy(order)
     own.flags.writeable = made.flags.writeable
     return own
+
+
+def fill_array(made: Any, state: Mapping[str, Any]) -> None:
+    """Attributes of an array of a class of its own, in place of those it has made up."""
+    kept = OF_MAPS if hasattr(made, "_mmap") else ()
+    for name in [name for name in vars(made) if name not in state and name not in kept]:
+        del vars(made)[name]
+    vars(made).update(state)
+
+
+OF_MAPS = ("_mmap", "filename", "offset", "mode")
+"""Attributes of a memory map that are this process's."""
+
+
+def make_reconstructed(make: Any, args: Any, state: Any) -> Any:
+    """An array that is made in NumPy's own way, before it gets its attributes."""
+    made = make(*args)
+    made.__setstate__(state)
+    return made
+
+
+def make_memmap(  # noqa: PLR0917
+    kind: Any, path: str, mode: str, dtype: Any, offset: int, shape: Any, order: Any, data: Any
+) -> Any:
+    """The same file as a memory map in this process; ``data`` is what a private one has."""
+    made = kind(path, dtype, "r+" if mode == "w+" else mode, offset, shape, order)
+    made.mode = mode
+    if data is not None:
+        made[...] = make_array(data, dtype, shape, order)
+    return made
 
 
 def make_exception(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
@@ -192,20 +227,42 @@ def fill_plainly(made: Any, state: Mapping[str, Any]) -> None:
 
 
 def make_view(  # noqa: PLR0917
-    base: Any, offset: int, dtype: Any, shape: Any, strides: Any, write: bool
+    base: Any, offset: int, dtype: Any, shape: Any, strides: Any, write: bool, kind: Any = None
 ) -> Any:
     """An array over the memory of another one."""
     import numpy as np
 
-    view = np.ndarray(shape, dtype, base if base.flags.c_contiguous else base.T, offset, strides)
+    memory = base if base.flags.c_contiguous else base.T
+    if memory.dtype.kind in "mM":  # dates have no place in the buffer protocol
+        memory = memory.view("i8")
+    locked = write and not base.flags.writeable
+    if locked:  # only the array itself is, not its memory
+        base.flags.writeable = memory.flags.writeable = True
+    view = np.ndarray.__new__(kind or np.ndarray, shape, dtype, memory, offset, strides)
+    if locked:
+        base.flags.writeable = False
+    if isinstance(view, np.memmap) and isinstance(base, np.memmap):
+        vars(view).update(vars(base))
     if not write:
         view.flags.writeable = False
     return view
 
 
-def load_whole(text: bytes, buffers: list[Any]) -> Any:
-    """An object that was pickled by itself."""
-    return pickle.loads(text, buffers=buffers)
+class _Whole(pickle.Unpickler):
+    """Has the parts that were not pickled with the rest."""
+
+    parts: Sequence[Any] = ()
+
+    def persistent_load(self, at: Any) -> Any:
+        """The part of a number."""
+        return self.parts[at]
+
+
+def load_whole(text: bytes, buffers: list[Any], parts: Sequence[Any] = ()) -> Any:
+    """An object that was pickled by itself, but for some parts."""
+    unpickler = _Whole(io.BytesIO(text), buffers=buffers)
+    unpickler.parts = parts
+    return unpickler.load()
 
 
 def make_storage(data: Any, device: str) -> Any:

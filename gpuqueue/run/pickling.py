@@ -18,6 +18,7 @@ import contextlib
 import copyreg
 import functools
 import gc
+import importlib
 import io
 import logging
 import pickle
@@ -31,8 +32,8 @@ import cloudpickle
 from cloudpickle import cloudpickle as inner
 
 from gpuqueue.run import comms, remade, twins
+from gpuqueue.run.arrays import is_array, owner_of, reduce_array
 from gpuqueue.run.making import (
-    DEVICE,
     fill_class,
     fill_exception,
     fill_function,
@@ -53,14 +54,15 @@ from gpuqueue.run.making import (
     make_weakref,
 )
 from gpuqueue.run.ownways import forwards, has_own_way_to_begin, is_bunch, is_filled_plainly
-from gpuqueue.run.patch import bytes_of
+from gpuqueue.run.tensors import Tensors
 
 # files of earlier releases name the functions of ``making.py`` as this module's
-__all__ = ["Sender", "uncollected"]
+__all__ = [
+    "Sender", "fill_tensor", "make_array", "make_storage", "make_tensor", "make_view",
+    "uncollected",
+]  # fmt: skip
 
 _new_object: Any = vars(copyreg)["__newobj__"]
-_BESIDE = 4096
-"""Bytes of an array from which on they travel beside the pickle; a few are quicker in it."""
 _WORTH = 1 << 20
 _TIMES = 4
 """A view takes the array behind it along if that is small, or not much larger than itself."""
@@ -118,9 +120,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._special = comms.special()
         self._usual: set[type] = set()
         """Kinds that have no base of which ``_by_kind`` knows more."""
-        self._kept: list[Any] = []
-        self._devices: dict[int, str] = {}
-        """Where the memory of tensors belongs, by the id of their storage."""
+        # not a method, which would hold this pickler and the memory that it has seen
+        self._worth = functools.partial(_worth, self.owners)
+        self._tensors = Tensors(self._worth)
 
     def reducer_override(self, obj: Any) -> Any:
         """Reduce what is to travel otherwise than cloudpickle would have it."""
@@ -134,6 +136,12 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         tables: Any = getattr(sys.modules.get("pandas"), "core", None)
         if not self.whole and tables is not None and isinstance(obj, tables.generic.NDFrame):
             return self._table(obj)
+        if is_array(obj):
+            if reduced := reduce_array(obj, whole=self.whole, worth=self._worth):
+                return reduced
+            return super().reducer_override(obj)
+        if kind in _WITH_HOME:
+            _find_home(obj)
         library = str(kind.__module__)  # a class that was made by hand may have none
         of_library = library.startswith(("numpy", "torch")) or "torch.optim" in sys.modules
         if of_library and (found := self._of_library(kind, obj)):
@@ -177,101 +185,52 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 return None
             state = (obj.__cause__, obj.__context__, obj.__suppress_context__, dict(vars(obj)))
             return make_exception, (kind, obj.args), state, None, None, fill_exception
+        if reduced := remade.reduce_bare(obj):
+            return reduced
         self._usual.add(kind)
         return None
 
     def _of_library(self, kind: type, obj: Any) -> Any:
-        numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-        if numpy is not None and kind is numpy.ndarray:
-            return self._array(obj)
+        torch = sys.modules.get("torch")
         if torch is None or not hasattr(torch, "nn"):
             return None  # it is being imported
         if kind is torch.Tensor or kind is torch.nn.Parameter:
-            return self._tensor(torch, obj)
+            return self._tensors.tensor(torch, obj)
         if is_filled_plainly(torch, kind):
             return _new_object, (kind,), dict(vars(obj)), None, None, fill_plainly
         if kind is torch.UntypedStorage and obj.device.type in ("cpu", "cuda"):
-            return self._storage(torch, obj)
+            return self._tensors.storage(torch, obj)
         return None
 
     def _table(self, value: Any) -> Any:
-        """A table or series by itself: pandas must not find that its parts are shared."""
-        sender = Sender(self._main, self._leave)
+        """A table or series by itself: pandas must not find that its values are shared.
+
+        Its index and its columns it shares with others itself.
+        """
+        axes = list(value._mgr.axes)  # noqa: SLF001 - its public ones may be made for who asks
+        sender = Sender(self._main, self._leave, {id(axis): at for at, axis in enumerate(axes)})
         sender.send_whole()
         text, buffers = sender.dump(value)
-        return load_whole, (text, buffers)
+        return load_whole, (text, buffers, axes)
 
-    def _worth(self, base: Any, size: int, base_size: int) -> bool:
-        return base_size <= max(_WORTH, _TIMES * size) or id(base) in self.owners
 
-    def _array(self, value: Any) -> Any:
-        base: Any = None if self.whole else value.base
-        flags = value.flags
-        if value.dtype.hasobject:
-            return None
-        if type(base) is not type(value) and flags.forc and value.size:
-            order = "C" if flags.c_contiguous else "F"
-            if value.nbytes < _BESIDE:
-                text = value.tobytes(order)
-                # an array over a bytearray can be written to
-                data: Any = bytearray(text) if flags.writeable else text
-            elif (data := bytes_of(value)) is None:
-                return None
-            return make_array, (data, value.dtype, value.shape, order)
-        if (
-            type(base) is not type(value)
-            or not base.flags.forc
-            or not self._worth(base, value.nbytes, base.nbytes)
-            or not base.size
-        ):
-            return None
-        offset = value.__array_interface__["data"][0] - base.__array_interface__["data"][0]
-        return make_view, (
-            base, offset, value.dtype, value.shape, value.strides, bool(value.flags.writeable),
-        )  # fmt: skip
+def _worth(owners: Collection[int], base: Any, size: int, base_size: int) -> bool:
+    return base_size <= max(_WORTH, _TIMES * size) or id(base) in owners
 
-    def _tensor(self, torch: Any, value: Any) -> Any:
-        device = str(value.device)
-        if (
-            value.layout is not torch.strided
-            or value.is_quantized
-            or value.is_nested
-            or value.is_conj()
-            or value.is_neg()
-            or value.device.type not in ("cpu", "cuda")
-            or torch._C._functorch.is_functorch_wrapped_tensor(value)  # noqa: SLF001
-        ):
-            return None
-        graph = ""
-        if not value.is_leaf:
-            graph = type(value.grad_fn).__name__
-        plain = value.detach()
-        storage = plain.untyped_storage()
-        size = plain.numel() * plain.element_size()
-        if not self._worth(storage, size, storage.nbytes()):
-            plain = plain.clone()
-            storage = plain.untyped_storage()
-        self._kept.append(storage)  # an id must not be given to another one
-        extras = {k: v for k, v in vars(value).items() if k != DEVICE}
-        device = self._devices.setdefault(id(storage), getattr(value, DEVICE, device))
-        args = (
-            type(value), storage, value.dtype, plain.storage_offset(), tuple(plain.shape),
-            plain.stride(), value.requires_grad, device, graph,
-        )  # fmt: skip
-        if not value.requires_grad and not extras:
-            return make_tensor, args
-        state: dict[str, Any] = {"vars": extras}
-        if value.is_leaf:
-            state["grad"] = value.grad
-        return make_tensor, args, state, None, None, fill_tensor
 
-    def _storage(self, torch: Any, value: Any) -> Any:
-        device = self._devices.get(id(value), str(value.device))
-        if not value.nbytes():
-            return make_storage, (b"", device)
-        here = torch.empty(0, dtype=torch.uint8, device=value.device)
-        data = here.set_(value, 0, (value.nbytes(),), (1,)).cpu()
-        return make_storage, (pickle.PickleBuffer(data.numpy()), device)
+def _find_home(value: Any) -> None:
+    """Import the module that a class or function says it is from, as pickle does.
+
+    Some libraries have names for their modules that are modules only once somebody asks for them;
+    cloudpickle would send the class itself, and objects would be of another one there.
+    """
+    home = getattr(value, "__module__", None)
+    if isinstance(home, str) and home not in sys.modules and home.partition(".")[0] in sys.modules:
+        with contextlib.suppress(Exception):
+            importlib.import_module(home)
+
+
+_WITH_HOME = (type, types.FunctionType)
 
 
 def _content(cell: types.CellType) -> tuple[Any, ...]:
@@ -307,6 +266,8 @@ _REDUCERS: dict[type, Callable[[Any], Any]] = {
     weakref.ProxyType: lambda value: (make_proxy, (_behind(value), False)),
     weakref.CallableProxyType: lambda value: (make_proxy, (_behind(value), True)),
     types.CellType: lambda _: (make_cell, ()),
+    # cloudpickle would send what is in the file, and take it for the file
+    io.TextIOWrapper: lambda value: object.__reduce_ex__(value, 5),
     functools._lru_cache_wrapper: _reduce_cached,  # noqa: SLF001 - there is no public name
 }
 
@@ -360,8 +321,7 @@ class Sender:
         tensors: Any = getattr(sys.modules.get("torch"), "Tensor", ())
         for value in values:
             if isinstance(value, arrays):
-                base = value.base if type(value.base) is type(value) else value
-                self._pickler.owners.add(id(base))
+                self._pickler.owners.add(id(owner_of(value)))
             elif isinstance(value, tensors):
                 with contextlib.suppress(Exception):
                     storage = value.untyped_storage()

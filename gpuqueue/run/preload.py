@@ -18,6 +18,8 @@ from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import Any
 
+from gpuqueue.run.watching import Watch
+
 __all__ = ["LEFT_OUT", "Preloaded", "Unfit", "installed_places", "packed", "unpacked"]
 
 LEFT_OUT = ("gpuqueue", "debugpy", "pydevd", "_pydev", "_pydevd")
@@ -70,9 +72,13 @@ class Preloaded:
         The notebook's import path.
     own
         Folder that gpuqueue itself is found in, which is not looked at as the user's.
+    watch
+        Looks after the modules' files, so that ``check`` need not look at each.
     """
 
-    def __init__(self, path: list[str], own: str) -> None:
+    def __init__(self, path: list[str], own: str, watch: Watch) -> None:
+        self._watch = watch
+        self._looked = False
         self._path = path
         self._began = time.time_ns()
         self._places = (*_library_places(), os.path.join(own, "gpuqueue", ""))
@@ -142,6 +148,8 @@ class Preloaded:
                 raise Unfit(f"{path} changed as it was imported")
             stamps[path] = None
             self._known.extend((stat.st_mtime_ns, stat.st_size))
+        self._watch.add(stamps.keys() - set(self._paths.split("\0")))
+        self._looked = False
         self._paths = "\0".join(stamps)
         new = sys.modules.keys() - self._of_the_kernel
         self._ahead = {name.partition(".")[0] for name in new}
@@ -155,6 +163,16 @@ class Preloaded:
             A file has changed, or the user's own folders now have a module of a name that was
             imported.
         """
+        if not (self._watch.quiet() and self._looked):
+            self._look()
+            self._looked = True
+        for folder in self._users:
+            for entry in _listed(folder):
+                name = entry.partition(".")[0]
+                if name in self._ahead and _is_module(os.path.join(folder, entry)):
+                    raise Unfit(f"{os.path.join(folder, entry)} comes before what was imported")
+
+    def _look(self) -> None:
         known = iter(self._known)
         for path, modified, size in zip(self._paths.split("\0"), known, known, strict=False):
             try:
@@ -163,11 +181,6 @@ class Preloaded:
                 raise Unfit(f"{path} is gone") from None
             if stat.st_mtime_ns != modified or stat.st_size != size:
                 raise Unfit(f"{path} has changed")
-        for folder in self._users:
-            for entry in _listed(folder):
-                name = entry.partition(".")[0]
-                if name in self._ahead and _is_module(os.path.join(folder, entry)):
-                    raise Unfit(f"{os.path.join(folder, entry)} comes before what was imported")
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ __all__ = [
     "REDUCERS",
     "class_arguments",
     "make_skeleton",
+    "reduce_bare",
     "reduce_handler",
     "reduce_immutable",
 ]
@@ -94,6 +95,11 @@ def make_cached_property(function: Any, name: str | None) -> functools.cached_pr
 def make_immutable(kind: Any, base: Any, value: Any) -> Any:
     """An object of a class that inherits from an immutable one."""
     return base.__new__(kind, value)
+
+
+def make_bare(kind: Any, base: Any) -> Any:
+    """An object that is still empty, without asking its class, which may know of one already."""
+    return base.__new__(kind)
 
 
 def make_memoryview(base: Any, form: str, shape: tuple[int, ...], readonly: bool) -> memoryview:
@@ -215,3 +221,23 @@ def reduce_immutable(value: Any) -> Any:
         return None
     plain = base(value) if base is not tuple else tuple(value)
     return make_immutable, (kind, base, plain), vars(value) or None
+
+
+def reduce_bare(value: Any) -> Any:
+    """How an object is made again whose class decides which object one gets; None for others.
+
+    There may be but one of it, or one for each key, and the class would take a half made one for
+    the one that it has.
+    """
+    kind: Any = type(value)
+    object_: Any = object
+    ways = ("__reduce__", "__reduce_ex__")
+    if isinstance(value, type) or any(getattr(kind, w) is not getattr(object_, w) for w in ways):
+        return None
+    owners = [one for one in kind.__mro__ if "__new__" in one.__dict__]
+    if owners[0].__module__ != "__main__":
+        return None
+    base: Any = next(one for one in owners if one.__module__ != "__main__")
+    if not isinstance(base.__dict__["__new__"], types.BuiltinFunctionType):
+        return None
+    return make_bare, (kind, base), *object_.__reduce_ex__(value, 5)[2:]

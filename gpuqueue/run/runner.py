@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuqueue.model import ProcessId
+from gpuqueue.run.farewell import Farewell, fault_of
 from gpuqueue.run.files import ASIDE, ASK, LOG, SPEC, ExitFile, hold, read_json, take_claim
 from gpuqueue.run.freezing import freeze, thaw
 from gpuqueue.run.logfile import LogFile
@@ -131,6 +132,7 @@ class Runner:
         self._recorded = False
         self._log: LogFile | None = None
         self._bell: Doorbell | None = None
+        self._farewell = Farewell(self.folder)
 
     # -- claim -------------------------------------------------------------------------------
 
@@ -368,7 +370,10 @@ class Runner:
         if not late and self._told:
             return
         self._told = True
-        for pid in descendants(os.getpid()):
+        pids = descendants(os.getpid())
+        if late and not self._farewell.said(pids):
+            return
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
                 if not late:
@@ -389,6 +394,8 @@ class Runner:
             "reason": self.reason,
             "log_dropped": log.dropped,
         }
+        if returncode and not self.asked and (fault := fault_of(self.folder)):
+            record["fault"] = fault
         with contextlib.suppress(OSError):  # the folder is gone
             file = self._exit or ExitFile(self.folder)
             self._recorded = file.end(record)

@@ -48,6 +48,7 @@ from gpuqueue.run.preload import Preloaded, Unfit, unpacked
 from gpuqueue.run.process import die_with_parent
 from gpuqueue.run.sparejob import Image, in_child, lines_of, start_runner, try_kernel
 from gpuqueue.run.sparekernel import kernel_ahead
+from gpuqueue.run.watching import Watch
 
 __all__ = ["main"]
 
@@ -101,6 +102,7 @@ class Spare:
         self._cwd = words["cwd"]
         os.umask(words["umask"])
         mark = Mark("GPUQUEUE_ATTEMPT_DIR")
+        watch = Watch()
         own = _descriptors()
         # a library that looks for one finds none, as in a kernel that nobody can debug
         sys.modules["debugpy"] = None  # type: ignore[assignment]
@@ -110,7 +112,7 @@ class Spare:
             app = kernel_ahead()
         del sys.modules["debugpy"]
         self._image = Image(app, mark, self._tell_to, set(), set())
-        self._preloaded = Preloaded(words["sys_path"], _ROOT)
+        self._preloaded = Preloaded(words["sys_path"], _ROOT, watch)
         self._argv = words["argv"] or list(sys.argv)
         self._import(words["imports"], own)
 

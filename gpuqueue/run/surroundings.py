@@ -113,6 +113,9 @@ def put_warnings(state: list[Any]) -> None:
     """Make the warning filters these, of categories that are known here."""
     import warnings
 
+    if take_warnings() == state:
+        return
+
     def pattern(words: Any) -> Any:
         return words if words is None or isinstance(words, str) else re.compile(*words)
 
@@ -146,14 +149,17 @@ _NOT_THE_USERS = (
 
 
 def _loggers() -> dict[str, Any]:
+    """The loggers that are not as they are made: torch alone makes hundreds that are."""
     import logging
 
     found: dict[str, Any] = {
         name: logger
-        for name, logger in sorted(logging.root.manager.loggerDict.items())
-        if isinstance(logger, logging.Logger) and not name.startswith(_NOT_THE_USERS)
+        for name, logger in logging.root.manager.loggerDict.items()
+        if isinstance(logger, logging.Logger)
+        and (logger.level or logger.handlers or logger.disabled or not logger.propagate)
+        and not name.startswith(_NOT_THE_USERS)
     }
-    return {"": logging.root, **found}
+    return {"": logging.root, **dict(sorted(found.items()))}
 
 
 def _described(handler: Any) -> Any:
@@ -207,22 +213,33 @@ def _take_logging() -> Any:
 def _put_logging(state: Any) -> None:
     import logging
 
-    logging.disable(state[0])
+    # each setting of a level goes through all loggers, of which torch alone has hundreds
+    if logging.root.manager.disable != state[0]:
+        logging.disable(state[0])
     for level, name in state[2].items():
         logging.addLevelName(level, name)
     logging.captureWarnings(state[3])
-    for name in {*state[1], *_loggers()}:
-        level, handlers, disabled, propagate = state[1].get(name, [0, [], False, True])
-        logger = logging.getLogger(name or None)
+    usual: list[Any] = [0, [], False, True]
+    now = _take_logging()[1]
+    for name in sorted({*state[1], *now}):
+        wanted = state[1].get(name, usual)
+        if now.get(name, usual) != wanted:
+            _put_logger(logging.getLogger(name or None), *wanted)
+
+
+def _put_logger(
+    logger: Any, level: int, handlers: list[Any], disabled: bool, propagate: bool
+) -> None:
+    if logger.level != level:
         logger.setLevel(level)
-        logger.disabled, logger.propagate = disabled, propagate
-        here = [(handler, _described(handler)) for handler in logger.handlers]
-        if [words for _, words in here if words is not None] != handlers:
-            for handler, words in here:
-                if words is not None:
-                    logger.removeHandler(handler)
-            for words in handlers:
-                logger.addHandler(_handler(words))
+    logger.disabled, logger.propagate = disabled, propagate
+    here = [(handler, _described(handler)) for handler in logger.handlers]
+    if [words for _, words in here if words is not None] != handlers:
+        for handler, words in here:
+            if words is not None:
+                logger.removeHandler(handler)
+        for words in handlers:
+            logger.addHandler(_handler(words))
 
 
 HANDLER = "<handler "
@@ -334,7 +351,7 @@ def _take_inline() -> Any:
     backend = _inline()
     return [
         sorted(backend.figure_formats), dict(backend.print_figure_kwargs), backend.close_figures,
-        dict(backend.rc),
+        dict(backend.rc), backend.figure_format,
     ]  # fmt: skip
 
 
@@ -345,6 +362,8 @@ def _put_inline(state: Any) -> None:
         return
     backend = _inline()
     backend.print_figure_kwargs, backend.close_figures, backend.rc = state[1], state[2], state[3]
+    if state[4:] and state[4] != backend.figure_format:
+        backend.figure_format = state[4]  # which sets the formats, too
     backend.figure_formats = set(state[0])
 
 

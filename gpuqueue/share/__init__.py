@@ -1,17 +1,19 @@
 """How a share is enforced and proven. Each mechanism has a module or a package of its own.
 
 ``mechanism.py`` has the protocol that they follow and the words for what a job gets, ``ladder.py``
-picks what works here. `memory_ladder` and `environment` are what a controller needs.
+picks what works here. `ladder_for` and `environment` are what a controller needs, `demanded` and
+`refusal` what it asks before a start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpuqueue.model import Placement
+from gpuqueue.model import Gpu, Placement
 from gpuqueue.share.capping import MemoryCap
+from gpuqueue.share.cumask import CuMask
 from gpuqueue.share.frameworks import FrameworkSettings
 from gpuqueue.share.ladder import Ladder, Outcome
 from gpuqueue.share.mechanism import (
@@ -24,15 +26,18 @@ from gpuqueue.share.mechanism import (
     bound_of,
 )
 from gpuqueue.share.memcap import LEDGER
+from gpuqueue.share.mps import Mps
 from gpuqueue.share.require import demanded, refusal
 
 __all__ = [
     "Bound",
+    "CuMask",
     "Effect",
     "FrameworkSettings",
     "Ladder",
     "Mechanism",
     "MemoryCap",
+    "Mps",
     "Outcome",
     "Probe",
     "Standing",
@@ -40,9 +45,36 @@ __all__ = [
     "bound_of",
     "demanded",
     "environment",
+    "ladder_for",
     "memory_ladder",
     "refusal",
 ]
+
+
+def ladder_for(gpus: Sequence[Gpu], folder: Path, base: Mapping[str, str] | None = None) -> Ladder:
+    """What can hold jobs to their share of these GPUs, compute and memory.
+
+    Nothing is tried yet: `Ladder.probes` does that, once, and may take seconds.
+
+    Parameters
+    ----------
+    gpus
+        Those that jobs may have parts of, of one maker. Pretend ones, and those of makers for
+        which there is no mechanism, leave advice.
+    folder
+        Where to keep the memory cap's library and what was proven.
+    base
+        The environment for trials and daemons; this process's where it is None.
+    """
+    advice = FrameworkSettings()
+    # a pretend GPU with a name that a driver could have given is tried as a real one
+    real = [gpu for gpu in gpus if not gpu.fake or gpu.uuid.startswith("GPU-")]
+    nvidia = [gpu.uuid for gpu in real if gpu.vendor == "nvidia"]
+    if nvidia:
+        # MPS limits memory only where the memory cap does not, so it has to know of it
+        return Ladder([MemoryCap(folder, nvidia[0], base), Mps(nvidia, folder, base), advice])
+    amd = any(gpu.vendor == "amd" for gpu in gpus)
+    return Ladder([CuMask(folder), advice] if amd else [advice])
 
 
 def memory_ladder(folder: Path, gpu: str = "", base: Mapping[str, str] | None = None) -> Ladder:

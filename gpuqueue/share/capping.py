@@ -9,7 +9,8 @@ from gpuqueue.errors import GpuqueueError
 from gpuqueue.model import ProcessId
 from gpuqueue.share import memcap
 from gpuqueue.share.mechanism import Bound, Effect, Probe, Standing, Subject
-from gpuqueue.share.memcap.canary import try_out
+from gpuqueue.share.memcap.canary import TRIED, try_out
+from gpuqueue.share.proofs import remembered
 
 __all__ = ["MemoryCap"]
 
@@ -31,6 +32,9 @@ class MemoryCap:
     subject = Subject.MEMORY
     standing = Standing.CAPPED
     reports = True
+    scope = "all processes of a job together"
+    changes = Effect.NOW
+    bypass = "a process without the job's LD_PRELOAD, and a statically linked program"
 
     def __init__(self, folder: Path, gpu: str, base: Mapping[str, str] | None = None) -> None:
         self._folder = folder
@@ -47,13 +51,24 @@ class MemoryCap:
         """Build the library if need be, and see a program refused what is over its cap."""
         try:
             library = memcap.build(self._folder)
+        except GpuqueueError as error:
+            return Probe(usable=False, reason=str(error))
+        probe = remembered(
+            self._folder, f"memcap-{self._gpu}", lambda: self._trial(library), library.name
+        )
+        if probe.usable:
+            self._library = library
+        return probe
+
+    def _trial(self, library: Path) -> Probe:
+        try:
             wrong = try_out(library, self._gpu, self._base)
         except GpuqueueError as error:
             return Probe(usable=False, reason=str(error))
         if wrong:
             return Probe(usable=False, reason=f"The memory cap does not hold here: {wrong}.")
-        self._library = library
-        return Probe(usable=True, reason="A program was refused what was over its cap.")
+        reason = "A program was refused what was over its cap."
+        return Probe(usable=True, reason=reason, figure=f"{TRIED} on {self._gpu}")
 
     def environment(self, bound: Bound) -> Mapping[str, str]:
         """The ledger and what puts the job under it; see `gpuqueue.share.memcap.environment`."""

@@ -158,6 +158,9 @@ class FrameworkSettings:
     subject = Subject.MEMORY
     standing = Standing.ADVISED
     reports = False
+    scope = "each process of a job"
+    changes = Effect.NEXT_START
+    bypass = "a program that does not read them"
 
     def probe(self) -> Probe:
         """It needs nothing of the machine."""

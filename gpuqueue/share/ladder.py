@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,6 +14,11 @@ from gpuqueue.model import ProcessId
 from gpuqueue.share.mechanism import Bound, Effect, Mechanism, Probe, Standing, Subject
 
 __all__ = ["Ladder", "Outcome"]
+
+log = logging.getLogger("gpuqueue")
+
+_RETRY, _LONGEST = 300.0, 3600.0
+"""Seconds until what did not work is tried again: at first, and at most."""
 
 _Works = Callable[[Mechanism, Mapping[str, Probe]], bool]
 
@@ -64,18 +72,31 @@ class Ladder:
     def __init__(self, mechanisms: Sequence[Mechanism]) -> None:
         self._mechanisms = tuple(mechanisms)
         self._probes: dict[str, Probe] = {}
+        self._again: dict[str, tuple[float, float]] = {}
         self._trying = threading.Lock()
 
     def probes(self) -> Mapping[str, Probe]:
         """What each mechanism's trial on this machine has shown; tried once.
 
-        The first call may take seconds: it starts programs on the GPUs.
+        The first call may take seconds: it starts programs on the GPUs. Later ones never wait.
+        """
+        if len(self._probes) < len(self._mechanisms):
+            self._try()
+        return dict(self._probes)
+
+    def _try(self) -> None:
+        """Try what was not tried, and what did not work and is due again: a GPU may have been full.
+
+        That is after minutes, then after longer.
         """
         with self._trying:
             for mechanism in self._mechanisms:
-                if mechanism.name not in self._probes:
-                    self._probes[mechanism.name] = mechanism.probe()
-            return dict(self._probes)
+                due, wait = self._again.get(mechanism.name, (0.0, _RETRY))
+                if time.monotonic() >= due:
+                    probe = mechanism.probe()
+                    due = math.inf if probe.usable else time.monotonic() + wait
+                    self._again[mechanism.name] = due, min(2 * wait, _LONGEST)
+                    self._probes[mechanism.name] = probe
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
@@ -137,8 +158,10 @@ class Ladder:
         """The environment of a job that starts now.
 
         A mechanism that cannot be had for this job is told in ``missing``; what to do about it is
-        the caller's to decide.
+        the caller's to decide. It may take seconds, as what did not work is tried again here after
+        a while.
         """
+        self._try()
         environment: dict[str, str] = {}
         by: list[Mechanism] = []
         missing = dict(self.missing())
@@ -202,9 +225,12 @@ class Ladder:
         )
 
     def release(self, bound: Bound, by: Collection[str]) -> None:
-        """Let go of what was made for a job that has ended. May be called twice."""
+        """Let go of what was made for a job that has ended. May be called twice; never raises."""
         for mechanism in self._named(by):
-            mechanism.release(bound)
+            try:
+                mechanism.release(bound)
+            except (GpuqueueError, OSError) as error:  # the others are to let go all the same
+                log.warning("%s could not let go of a job: %s", mechanism.name, error)
 
     def _named(self, names: Collection[str]) -> Iterable[Mechanism]:
         return (mechanism for mechanism in self._mechanisms if mechanism.name in names)

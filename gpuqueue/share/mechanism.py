@@ -30,7 +30,7 @@ class Standing(StrEnum):
     CAPPED = "capped"
     """What is over is refused; that was seen to happen on this machine."""
     ADVISED = "advised"
-    """Frameworks are told; a program that does not ask them is not held."""
+    """Frameworks or the driver are told; that they keep to it was not seen."""
     ADMITTED_ONLY = "admitted only"
     """Counted when it is placed, and not held to it."""
     NOT_ISOLATED = "not isolated"
@@ -48,11 +48,14 @@ class Effect(StrEnum):
 class Probe:
     """Whether a mechanism works on this machine; ``reason`` is one sentence, for either answer.
 
-    ``each`` has the answers for single GPUs, by UUID, of a mechanism that is tried on each.
+    ``each`` has the answers for single GPUs, by UUID, of a mechanism that is tried on each;
+    ``figure`` is what the trial saw, ``beside`` what else it was seen to hold, in a few words.
     """
 
     usable: bool
     reason: str
+    figure: str = ""
+    beside: str = ""
     each: Mapping[str, Probe] = field(default_factory=dict)
 
     def on(self, gpu: str) -> Probe:
@@ -130,6 +133,21 @@ class Mechanism(Protocol):
     @property
     def reports(self) -> bool:
         """Whether the job is told its cap as the size of the GPU, so that a fraction is of that."""
+        ...
+
+    @property
+    def scope(self) -> str:
+        """What is counted together, for people: ``each process of a job``."""
+        ...
+
+    @property
+    def changes(self) -> Effect:
+        """From when a changed share holds, at best."""
+        ...
+
+    @property
+    def bypass(self) -> str:
+        """What is not held by it, for people."""
         ...
 
     def probe(self) -> Probe:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from gpuqueue.errors import InvalidRequest
-from gpuqueue.model import WHOLE, Job, Request
+from gpuqueue.model import WHOLE, Job, JobKind, Request
 
 __all__ = ["TraceJob", "from_history", "load_of", "preempting", "read_trace", "scaled_to_load"]
 
@@ -166,6 +166,8 @@ def from_history(jobs: Iterable[Job], *, since: float = 0.0) -> list[TraceJob]:
     for job in jobs:
         if job.started is None or job.ended is None or job.submitted < since:
             continue
+        if job.kind is JobKind.KERNEL:
+            continue  # a notebook is there for as long as somebody sits at it, and is never queued
         grants = job.placement.grants if job.placement else ()
         found.append(
             TraceJob(

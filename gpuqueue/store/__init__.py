@@ -3,6 +3,7 @@
 from gpuqueue.store.codec import (
     gpu_from,
     job_to_dict,
+    placement_from,
     plain,
     reading_from,
     request_from,
@@ -23,6 +24,7 @@ __all__ = [
     "Store",
     "gpu_from",
     "job_to_dict",
+    "placement_from",
     "plain",
     "reading_from",
     "request_from",

@@ -14,6 +14,11 @@ from jupyter_server.extension.application import ExtensionApp
 from gpuqueue_jupyter.handlers import API, ROUTES
 from gpuqueue_jupyter.host import Host
 from gpuqueue_jupyter.page import FILES, PAGE, PageHandler, StaticHandler
+from gpuqueue_jupyter.provisioning import (
+    forget_failed_starts,
+    offer_provisioner,
+    withdraw_provisioner,
+)
 
 if TYPE_CHECKING:
     from gpuqueue.control.lead import Lead
@@ -48,6 +53,7 @@ class GpuqueueExtension(ExtensionApp):
     """A lead that runs already, for a server that is nothing but gpuqueue."""
     host: Host | None = None
     _old_hangup: Any = None
+    _provisioners: Any = None
 
     @property
     def _server(self) -> Any:
@@ -63,6 +69,7 @@ class GpuqueueExtension(ExtensionApp):
         logger = self._server.event_logger
         if EVENT_SCHEMA["$id"] not in logger.schemas:
             logger.register_event_schema(EVENT_SCHEMA)
+        self._provisioners = offer_provisioner(self._server)
 
     def initialize_handlers(self) -> None:
         """Put the addresses under the server's base URL."""
@@ -101,5 +108,9 @@ class GpuqueueExtension(ExtensionApp):
         if self._old_hangup is not None:
             signal.signal(signal.SIGHUP, self._old_hangup)
             self._old_hangup = None
+        forget_failed_starts(self._server.kernel_manager)
+        if self._provisioners is not None:
+            withdraw_provisioner(self._provisioners)
+            self._provisioners = None
         if self.host is not None:
             await self.host.close()

@@ -1,7 +1,7 @@
 """The callbacks for Trainer and Lightning, called as those call them (5.24 and 2.6.6).
 
-The libraries are not installed for the tests: stand-ins have what the callbacks use of them.
-``bench/checkpoint_libraries.py`` runs the real ones.
+Stand-ins have what the callbacks use of the libraries; the notebooks that test_notebooks.py runs,
+and ``bench/checkpoint_libraries.py``, have the real ones.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ class FakeTrainer(SimpleNamespace):
     """What the callback uses of Lightning's."""
 
     is_global_zero, should_stop, log_every_n_steps, global_step = True, False, 5, 10
+    world_size, global_rank = 1, 0
 
     def save_checkpoint(self, path):
         torch.save({"global_step": self.global_step}, path)
@@ -111,3 +112,47 @@ def test_lightning(attempt, monkeypatch):
     assert len(metrics(attempt)) == 1
     with pytest.raises(SystemExit):
         lightning.leave_if_stopped()
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_lightning_goes_on_with_the_same_random_numbers(monkeypatch, tmp_path, distributed):
+    names = ["lightning", "lightning.pytorch", "lightning.pytorch.callbacks"]
+    stand_in(monkeypatch, names, "Callback")
+    monkeypatch.delitem(sys.modules, "gpuqueue.integrations.lightning", raising=False)
+    lightning = importlib.import_module("gpuqueue.integrations.lightning")
+    trainer, saved = FakeTrainer(), {}
+    if distributed:
+        store = f"file://{tmp_path / 'store'}"
+        torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    try:
+        torch.manual_seed(7)
+        lightning.ResumeCallback().on_save_checkpoint(trainer, None, saved)
+        expected = [torch.rand(1) for _ in range(2)]
+    finally:
+        if distributed:
+            torch.distributed.destroy_process_group()
+    torch.save(saved, tmp_path / "step=1.ckpt")
+    saved = torch.load(tmp_path / "step=1.ckpt", weights_only=True)
+
+    callback = lightning.ResumeCallback()
+    torch.manual_seed(8)
+    callback.on_load_checkpoint(trainer, None, saved)
+    assert torch.rand(1) == expected[0]  # the order of an epoch that begins
+    callback.on_train_batch_start(trainer, None, None, 0)
+    assert torch.rand(1) == expected[1]
+
+    callback.on_load_checkpoint(trainer, None, saved)
+    torch.rand(3)  # a loader that begins, where in the middle of an epoch none began
+    callback.on_train_batch_start(trainer, None, None, 5)
+    assert torch.rand(1) == expected[0]
+    callback.on_train_batch_start(trainer, None, None, 6)
+    assert torch.rand(1) == expected[1]
+
+    torch.manual_seed(9)
+    ahead = torch.rand(1)
+    torch.manual_seed(9)
+    trainer.world_size = 2  # these are another number of processes
+    callback.on_load_checkpoint(trainer, None, saved)
+    callback.on_load_checkpoint(trainer, None, {})
+    callback.on_train_batch_start(trainer, None, None, 5)
+    assert torch.rand(1) == ahead

@@ -290,3 +290,40 @@ def test_two_ranks_stop_at_the_same_step(tmp_path, how):
     if how == "signal to one":
         assert said[0][0] == "stopped at 7\n"
     assert files.has_heard(tmp_path)
+
+
+# -- what is told of it ----------------------------------------------------------------------------
+
+TELLS = """
+import sys, time
+from pathlib import Path
+from gpuqueue import checkpoint
+checkpoint.log(3, loss=0.123456, lr=1e-3, note="x", more=7)
+with checkpoint.atomic_path("state") as path:
+    time.sleep(0.25)
+    Path(path).write_text("1")
+Path("up").touch()
+while not checkpoint.should_stop():
+    time.sleep(0.01)
+"""
+
+
+def test_progress_and_slow_saves_are_told(home, tmp_path):
+    home.config.write_text("grace = 0.2\nsave_time = 0.1\n")
+    (tmp_path / "job.py").write_text(TELLS)
+    job = gpuqueue.submit(["python", "job.py"], cwd=tmp_path, preemptible=True)
+    assert gpuqueue.submit(["true"]).progress is None
+    until((tmp_path / "up").exists)
+    assert job.progress["step"] == 3
+    assert job.progress["metrics"]["loss"] == 0.123456
+    said = str(gpuqueue.status())
+    assert "; step 3, loss 0.1235, lr 0.001; its last save took " in said
+    assert (
+        "a cancel leaves it 0.2s (grace) and one that needs its room leaves it 0.1s (save_time)"
+        in said
+    )
+    home.config.write_text("grace = 60\nsave_time = 60\n")
+    until(lambda: "save took" not in str(gpuqueue.status()))
+    job.cancel()
+    job.wait(60)
+    assert "step 3" not in str(gpuqueue.status())

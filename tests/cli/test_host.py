@@ -193,7 +193,7 @@ def test_doctor_where_no_runner_can_start(home, monkeypatch):
     from gpuqueue.control import launch
 
     monkeypatch.setattr(launch, "python_command", lambda _: ["false"])
-    monkeypatch.setattr("gpuqueue.client.doctor._PATIENCE", 0.3)
+    monkeypatch.setattr("gpuqueue.client.doctor.machine._PATIENCE", 0.3)
     assert "runner" in failed(home)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
@@ -21,11 +22,13 @@ from freeing_jobs import (
 )
 
 import gpuqueue
+from gpuqueue import checkpoint
 from gpuqueue.client import default_client
 from gpuqueue.model import (
     JobState,
     ModeName,
 )
+from gpuqueue.run.files import is_resumable
 from gpuqueue.run.process import alive, descendants
 
 
@@ -181,6 +184,67 @@ def test_a_free_that_is_taken_back_while_a_job_still_runs(home, tmp_path, mode):
     (tmp_path / "deaf" / "go").touch()
     assert deaf.wait(60) == 0
     assert (deaf.state, deaf.record.attempt) == (JobState.SUCCEEDED, 1)
+
+
+SLOW = """
+import sys, time
+from pathlib import Path
+from gpuqueue import checkpoint
+if checkpoint.resuming():
+    sys.exit(0)
+while not checkpoint.should_stop():
+    time.sleep(0.01)
+Path("heard").touch()
+while not Path("go").exists():
+    time.sleep(0.01)
+sys.exit(0)
+"""
+
+
+def test_one_that_has_heard_leaves_though_they_are_given_back(home, tmp_path, mode):
+    job = python(tmp_path / "a", SLOW)
+    until(lambda: is_resumable(home.attempt(job.id, 1)))
+    gpuqueue.free()
+    until((tmp_path / "a" / "heard").exists)
+    answer = resume()
+    assert "job 1 starts again in its turn" in answer.message
+    what = "saves its state, for it has heard of free mode, and starts again in its turn"
+    assert (job.state, job.reason) == (JobState.EVICTING, what)
+    (tmp_path / "a" / "go").touch()
+    assert job.wait(60) == 0
+    assert job.record.attempt == 2
+
+
+def test_a_function_and_a_line_of_the_shell_step_aside(home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(TRAIN)
+
+    def work():
+        if checkpoint.resuming():
+            return "went on"
+        while not checkpoint.should_stop():
+            time.sleep(0.01)
+        sys.exit(0)
+
+    function = gpuqueue.submit(work)
+    line = gpuqueue.submit(f"'{sys.executable}' train.py; echo $?")
+    until(lambda: all(is_resumable(home.attempt(job.id, 1)) for job in (function, line)))
+    free()
+    assert (function.state, line.state) == (JobState.QUEUED, JobState.QUEUED)
+    (tmp_path / "go").touch()
+    resume()
+    assert function.result(60) == "went on"
+    assert line.wait(60) == 0
+    assert line.record.attempt == 2
+
+
+def test_one_that_fails_when_it_is_asked_has_failed(home, tmp_path):
+    text = SLOW.replace('Path("heard").touch()', "sys.exit(3)")
+    job = python(tmp_path / "a", text)
+    until(lambda: is_resumable(home.attempt(job.id, 1)))
+    free()
+    assert (job.state, job.returncode) == (JobState.FAILED, 3)
+    resume()
 
 
 def test_softly_while_jobs_still_save_freezes_them_at_once(home, tmp_path, mode):

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from conftest import end_leads, lead_process, until
@@ -198,8 +199,12 @@ def pursued(home, runner, **how):
     """The job after a turn of free mode, acted on, with this process as its runner."""
     placement = Placement((Grant("FAKE-0", 1000, 0),))
     job = replace(_queued(), attempt=1, process=runner, placement=placement, **how)
+    parking = SimpleNamespace(  # nothing of it is on a GPU
+        look=lambda *_: None, any_out=False, is_out=lambda _: False, is_coming=lambda _: False,
+        move=lambda _: "",
+    )  # fmt: skip
     turn = Turn({job.id: job}, 1.0, Mode(ModeName.FREEING, "person", since=1.0))
-    Freer(home, Evictor(home), bool, print).pursue(turn, Settings(), look=True)
+    Freer(home, Evictor(home), bool, print, parking).pursue(turn, Settings(), look=True)
     for action in turn.actions:
         action()
     return turn.jobs[job.id]

@@ -6,7 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -287,6 +287,24 @@ def test_a_lead_that_takes_over_lets_go_of_what_ended(
     until(lambda: client.home.attempt(job.id, 1) in proven.stand.released)
 
 
+def test_who_is_asked_about_before_the_trial_is_over(proven: Lead, client: LocalClient) -> None:
+    job = gpuqueue.submit(["true"], share=0.25)
+    job.wait(60)
+    record = client.job(job.id)
+    gate = Stand()  # never tried
+    holder = Holder(client.home, lambda *_: Ladder([gate]))
+    holder.know(client.machine().gpus)
+    # what an earlier lead has made ready is not started with less, and no more is what requires it
+    assert record.hold is not None
+    assert holder.must_ask(record)
+    assert not holder.must_ask(replace(record, hold=None))
+    strict = replace(record.request, require=("compute",))
+    assert holder.must_ask(replace(record, hold=None, request=strict))
+    assert holder.trying
+    gate.gate.set()
+    holder.close()
+
+
 def test_what_was_added_is_not_handed_on(proven: Lead) -> None:
     base = {"OWN": "mine", "LD_PRELOAD": "/own.so", "A": "1"}
     made = added({"OWN": "ours", "LD_PRELOAD": "/cap.so:/own.so", "NEW": "x"}, base)
@@ -310,3 +328,24 @@ def test_a_job_that_a_job_submits_starts_from_its_user_s_environment(proven: Lea
     inner = gpuqueue.job(gpuqueue.submit(outer, share=0.25, env={"OWN": "mine"}).result(60))
     assert inner.wait(60) == 0
     assert inner.logs() == "mine none\n"
+
+
+def test_what_did_not_work_is_tried_again_as_a_job_starts(
+    home: Home, client: LocalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUQUEUE_AUTOSTART", "0")
+    monkeypatch.setattr("gpuqueue.share.ladder._RETRY", 0.0)
+    stand = Stand(usable=False)
+    stand.gate.set()
+    lead = Lead(home, stand)
+    try:
+        told = until(lambda: (client.store.fact(FACT) or {}).get("standings"))
+        assert told["compute"] == "admitted only"
+        stand.usable = True  # the GPU was full, say
+        job = gpuqueue.submit(["true"], share=0.25)
+        assert job.wait(60) == 0
+        assert job.hold is not None
+        assert job.hold.compute == "capped"
+        until(lambda: client.store.fact(FACT)["standings"]["compute"] == "capped")
+    finally:
+        lead.end()

@@ -9,11 +9,11 @@ from typing import Any
 
 __all__ = ["KILLS_A_ROUND", "Cancel", "Cell", "Kill", "Make", "Pause", "Round", "Submit", "rounds"]
 
-KILLS_A_ROUND = 10
-_CLIENTS = 9
-_CELL_EVERY = 3
+KILLS_A_ROUND = 15
+_CLIENTS = 12
+_CELL_EVERY = 2
 """Rounds from one cell to the next: a cell costs as much as twenty scripts."""
-_LATE_EVERY = 4
+_LATE_EVERY = 3
 """Rounds from one launcher that is held up to the next, which takes seconds."""
 
 
@@ -115,14 +115,14 @@ def _delay(rng: random.Random, most: float = 0.15) -> float:
 def _make(rng: random.Random, number: int) -> Make:
     kind = rng.choices(["script", "resumable", "function"], [80, 13, 7])[0]
     options: dict[str, Any] = {"slots": 1, **rng.choice(_GPUS)}
-    seconds = rng.choice([0.0, 0.0, 0.02, 0.1, 0.3, 0.6, 1.0])
+    seconds = rng.choice([0.0, 0.0, 0.02, 0.1, 0.3, 0.6])
     code = rng.choice([0, 0, 0, 0, 1, 3, 7, -6, -9, -15]) if kind == "script" else 0
     if kind == "function":
         code = rng.choice([0, 0, 0, 1])
         seconds = min(seconds, 0.1)
     if kind == "resumable":
         options["preemptible"] = True
-        seconds = rng.choice([0.2, 0.5, 1.0])
+        seconds = rng.choice([0.2, 0.4, 0.8])
     elif rng.random() < 0.2:
         options["restartable"] = True
     if rng.random() < 0.12:

@@ -21,7 +21,8 @@ from gpuqueue.run.process import alive, identify, send_signal
 __all__ = ["Host", "Killed", "Killer", "ours"]
 
 _PATIENCE = 0.4
-_INSTEAD = ["runner", "client", "payload", "launcher", "lead", "spare", "server"]
+_INSTEAD = ["runner", "payload", "client", "launcher", "spare", "server"]
+"""Whom a kill meets where there is none of its kind; the lead not, or jobs would seldom begin."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from gpuqueue.model import TERMINAL, Job, JobState
 from gpuqueue.paths import Home
 from gpuqueue.run.process import alive, identify
 
-_SECONDS = float(os.environ.get("GPUQUEUE_CHAOS_SECONDS", "420"))
+_SECONDS = float(os.environ.get("GPUQUEUE_CHAOS_SECONDS", "480"))
 _SETTINGS = 'slots = 8\ngrace = 0.2\nsave_time = 5.0\nui_port = 0\nspare_memory = "512M"\n'
 
 
@@ -223,11 +223,14 @@ def _ended(home: Home) -> bool:
 @pytest.mark.chaos
 @pytest.mark.timeout(_SECONDS + 600)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
-def test_whatever_is_killed_every_job_comes_back_right(home: Home, tmp_path: Path) -> None:
+def test_whatever_is_killed_every_job_comes_back_right(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wanted = int(os.environ.get("GPUQUEUE_CHAOS_KILLS", "300"))
     seed = int(os.environ.get("GPUQUEUE_CHAOS_SEED", time.time_ns() % 10**6))
     print(f"GPUQUEUE_CHAOS_SEED={seed} GPUQUEUE_CHAOS_KILLS={wanted}")
     home.config.write_text(_SETTINGS)
+    monkeypatch.setenv("GPUQUEUE_FAKE_GPUS", "3x24G")  # odd: one is left beside those who want two
     failures = Failures(home, tmp_path)
     began = time.monotonic()
     try:

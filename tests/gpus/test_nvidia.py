@@ -208,6 +208,17 @@ def test_mig_instances_stand_in_for_their_card() -> None:
     assert devices.problem == ""
 
 
+def test_a_card_in_seven_is_seven_gpus_with_their_sizes() -> None:
+    card = Board("GPU-mig", mig=[1, 1])
+    card.slots = [
+        Board(f"MIG-{n}", name="NVIDIA H200 MIG 1g.18gb", total=16 * GIB) for n in range(7)
+    ]
+    gpus = NvidiaDevices(StandIn([card])).gpus()
+    assert [gpu.uuid for gpu in gpus] == [f"MIG-{n}" for n in range(7)]
+    assert [(gpu.index, gpu.memory) for gpu in gpus] == [(n, 16 * GIB) for n in range(7)]
+    assert {gpu.name for gpu in gpus} == {"NVIDIA H200 MIG 1g.18gb"}
+
+
 def test_mig_mode_without_instances_is_said() -> None:
     card = Board("GPU-mig", mig=[1, 1], slots=[None, None])
     devices = NvidiaDevices(StandIn([card]))

@@ -13,6 +13,7 @@ def test_there_and_back(rest: Rest) -> None:
     before = rest.get("/status").json["mode"]
     assert before == {
         "name": "normal", "by": "", "soft": False, "since": None, "program": "", "holding": [],
+        "moved": [],
     }  # fmt: skip
     job = rest.submit(["sleep", "600"], options={"tag": "long"})["id"]
     rest.until_state(job, "running")

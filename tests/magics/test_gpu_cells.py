@@ -214,6 +214,7 @@ def test_line_numbers_are_those_of_the_notebook(book: Notebook) -> None:
         ("%%gpu --in nowhere\n1", "InvalidRequest", ["nowhere"]),
         ("%%gpu\nkeeper.best", "PayloadError", ["keeper._guard", "RLock", "--in"]),
         ("%%gpu\nuses()", "PayloadError", ["uses lock", "lock"]),
+        ("%%gpu\nlines.readline()", "PayloadError", ["lines", "TextIOWrapper", "inside the cell"]),
         ("%gpu statsu", "InvalidRequest", ["statsu", "%gpu status"]),
         ("%gpu show 99", "UnknownJob", ["99"]),
         ("%gpu priority", "InvalidRequest", ["priority ID"]),
@@ -225,7 +226,7 @@ def test_refusals_name_the_culprit_and_queue_nothing(
     book.ok(
         "import threading\nlock = threading.Lock()\n"
         "class Keeper:\n    def __init__(self): self.best = 1; self._guard = threading.RLock()\n"
-        "keeper = Keeper()\ndef uses(): return lock"
+        "keeper = Keeper()\ndef uses(): return lock\nlines = open('/etc/passwd')"
     )
     ran = book.run(cell)
     assert ran.error is not None
@@ -281,6 +282,22 @@ def test_a_job_that_is_killed_says_so(book: Notebook) -> None:
     ran = book.gpu("import os; os._exit(0)")
     assert ran.error is not None
     assert "before the cell was over" in ran.error[1]
+
+
+def test_a_job_whose_process_ends_says_how(book: Notebook) -> None:
+    ends = {
+        "import os; os._exit(3)": "exit code 3 before the cell was over",
+        "import os; os.abort()": "SIGABRT",
+        "import ctypes; ctypes.string_at(0)": "SIGSEGV",
+    }
+    book.ok("precious = [1]")
+    for end, words in ends.items():
+        ran = book.gpu(f"print('up to here', flush=True)\n{end}")
+        assert ran.error is not None
+        assert words in ran.error[1]
+        assert "up to here" in ran.stream()
+    assert book.ok("precious").result == "[1]"
+    assert book.gpu("precious[0]").result == "1"
 
 
 def test_a_cell_inside_a_job_is_refused(book: Notebook) -> None:

@@ -167,3 +167,29 @@ echo a
 %alias_magic -p "-n1 -r1" yet_another other_name
 # %%
 %yet_another pass
+# %%
+get_ipython().ev("base + 1"), get_ipython().run_cell("made_inside = base + 5\nmade_inside").result
+# %%
+get_ipython().push({"pushed": made_inside}); shell = get_ipython()
+# %%
+shell.ev("pushed + base"), shell.user_ns["base"]
+# %%
+from IPython.core.magic import needs_local_scope, register_line_cell_magic
+@register_line_cell_magic
+@needs_local_scope
+def both(line, cell=None, local_ns=None): return line, cell, local_ns["base"]
+# %%
+%both x
+# %%
+%%both y
+text
+# %%
+%config InlineBackend.figure_format = "svg"
+# %%
+%config InlineBackend.figure_format
+# %%
+%macro first_cell 1
+# %%
+%reset -f
+# %%
+"base" in globals(), len(Out)

@@ -63,3 +63,19 @@ print(*range(200), sep="\n")
 # %%
 _ = 3
 "after"
+# %%
+print("half a pair: sur\udce9")
+# %%
+class BadHtml:
+    def _repr_html_(self): raise ValueError("bad html")
+    def __repr__(self): return "BadHtml()"
+BadHtml()
+# %%
+for i in tqdm(range(3), desc="outer", ncols=60):
+    for j in tqdm(range(4), desc="inner", leave=False, ncols=60): pass
+# %%
+fig, ax = plt.subplots(); line, = ax.plot([1, 2, 3]); plt.close(fig)
+# %%
+line.set_ydata([3, 2, 1]); ax.set_title("second"); fig
+# %%
+ax.get_title(), list(line.get_ydata()), line is ax.lines[0], fig.axes[0] is ax

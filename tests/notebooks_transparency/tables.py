@@ -20,3 +20,14 @@ thr = 1
 df.query("a > @thr")
 # %%
 df, pd.get_option("display.max_rows")
+# %%
+index = pd.MultiIndex.from_tuples([("c", 1), ("c", 2), ("n", 1)]); pop = pd.Series([1, 2, 3], index=index); both = pd.DataFrame({"t": pop, "u": pop * 2})
+other = pd.DataFrame({"a": [1, 2]}); named = other.index; third = pd.Series([5, 6], index=named)
+# %%
+pop.index.names = ["state", "year"]; other.columns.name = "cols"; other.index.name = "rows"
+# %%
+index.names, both, pop.index is index, named.name, third, other
+# %%
+other.index = ["x", "y"]; both.reset_index(inplace=True); pop.drop(("c", 1), inplace=True); third.loc[9] = 1
+# %%
+other, both, pop, third, named, index

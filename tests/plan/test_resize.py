@@ -183,21 +183,34 @@ def check(snapshot: Snapshot) -> None:
         assert total is None or memory <= total
 
 
-@given(st.data())
-def test_no_more_is_promised_than_there_is_whatever_comes(data: st.DataObject) -> None:
-    """Arrivals, resizes and ends in any order."""
-    there = data.draw(snapshots(parents=False))
+def shares() -> st.SearchStrategy[dict[str, object]]:
+    """Requests for parts of GPUs, now and then for more."""
+    return st.fixed_dictionaries(
+        {
+            "share": st.sampled_from([None, 100, 250, 333, 500, 1000]),
+            "memory": st.sampled_from([None, G, 4 * G, 8 * G]),
+            "gpus": st.sampled_from([None, None, None, 2]),
+            "preset": st.sampled_from(["one", "one", "one", "one", "light", "cpu", "exclusive"]),
+            "burst": st.booleans(),
+        }
+    )
+
+
+@given(snapshots(parents=False) | st.none(), st.data())
+def test_no_more_is_promised_than_there_is_whatever_comes(
+    found: Snapshot | None, data: st.DataObject
+) -> None:
+    """Arrivals, starts, resizes and ends in any order, on any machine and on a crowded one."""
+    cards = [card(index) for index in range(data.draw(st.integers(1, 2)))]
+    there = found or machine(cards, rules=policy(16))
     there = replace(there, cards=tuple(replace(one, outside=0) for one in there.cards))
-    now = NOW
-    for _ in range(data.draw(st.integers(1, 12))):
+    now, next_id = NOW, 1000
+    for _ in range(data.draw(st.integers(6, 25))):
         now += 1
-        step = data.draw(st.sampled_from(["start", "resize", "end"]))
-        if step == "start":
-            starts = plan(there, now).starts
-            new = [begun(there, start, now) for start in starts]
-            names = {one.id for one in new}
-            waiting = tuple(one for one in there.waiting if one.id not in names)
-            there = replace(there, waiting=waiting, running=(*there.running, *new))
+        step = data.draw(st.sampled_from(["arrive", "arrive", "resize", "resize", "end"]))
+        if step == "arrive":
+            new_job = job(next_id, **data.draw(shares()))  # type: ignore[arg-type]
+            there, next_id = replace(there, waiting=(*there.waiting, new_job)), next_id + 1
         elif there.running:
             one = data.draw(st.sampled_from(there.running))
             others = tuple(other for other in there.running if other.id != one.id)
@@ -212,6 +225,11 @@ def test_no_more_is_promised_than_there_is_whatever_comes(data: st.DataObject) -
                     assert after.gpus == (one.placement or Placement()).gpus
                     changed = replace(one, request=wanted, placement=after)
                     there = replace(there, running=(*others, changed))
+        check(there)
+        new = [begun(there, start, now) for start in plan(there, now).starts]
+        names = {one.id for one in new}
+        waiting = tuple(one for one in there.waiting if one.id not in names)
+        there = replace(there, waiting=waiting, running=(*there.running, *new))
         check(there)
 
 

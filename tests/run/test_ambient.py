@@ -73,3 +73,21 @@ assert list(warnings.filters) == filters
         [sys.executable, "-c", program, data], capture_output=True, text=True, check=True
     )
     assert ran.stdout.split() == ["5", str(np.random.rand())]
+
+
+def test_gpus_are_seeded_where_the_notebook_has_set_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    tracker = torch.cuda._lazy_seed_tracker
+    name = "torch's random state"
+    monkeypatch.setattr(tracker, "manual_seed_all_cb", None)
+    unseeded = ambient.take([name])
+    torch.manual_seed(5)
+    seeded = ambient.take([name])
+    drawn = torch.rand(3)
+    monkeypatch.setattr(tracker, "manual_seed_all_cb", None)
+    assert ambient.put(unseeded) == []
+    assert tracker.manual_seed_all_cb is None
+    assert ambient.put(seeded) == []
+    assert tracker.manual_seed_all_cb is not None
+    assert torch.initial_seed() == 5
+    assert torch.equal(torch.rand(3), drawn)

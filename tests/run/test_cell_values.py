@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuqueue.run.changes import become
+from gpuqueue.run.becoming import become
 from gpuqueue.run.values import (
     dump_values,
     load_file,
@@ -192,7 +192,10 @@ def test_objects_and_arrays_become() -> None:
     assert array.shape == (3,)
     assert not become([1], (1,))
     array.flags.writeable = False
-    assert not become(array, np.zeros(3))
+    assert become(array, np.zeros(3))
+    assert array.tolist() == [0, 0, 0]
+    assert array.flags.writeable
+    assert not become(np.frombuffer(b"12", "u1"), np.zeros(2, "u1"))
 
 
 def round_trip(values: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from gpuqueue.client import LocalClient, options_from
 from gpuqueue.client.cell import cell_payload
 from gpuqueue.errors import NoSpace
 from gpuqueue.run import container, large, making, pickling
-from gpuqueue.run.changes import Inputs, become
+from gpuqueue.run.becoming import become
+from gpuqueue.run.changes import Inputs
 from gpuqueue.run.large import LARGE, Large, Linked, flush_gently
 from gpuqueue.run.pages import Maps, changed_ranges
 from gpuqueue.run.patch import Patch, patched
@@ -336,7 +337,9 @@ def test_dates_and_structures_travel_like_numbers(tmp_path: Path, count: int) ->
 
 
 def test_what_earlier_files_name_is_still_there() -> None:
+    newer = {"fill_array", "make_memmap", "make_reconstructed"}
     names = [name for name in making.__all__ if name.startswith(("make_", "fill_", "load_"))]
+    names = [name for name in names if name not in newer]
     assert len(names) > 10
     assert all(getattr(pickling, name) is getattr(making, name) for name in names)
 

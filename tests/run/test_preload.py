@@ -12,6 +12,7 @@ import pytest
 
 from gpuqueue.run import preload
 from gpuqueue.run.preload import Preloaded, Unfit, packed, unpacked
+from gpuqueue.run.watching import Watch
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux only")
 
@@ -37,7 +38,9 @@ class Place:
         return path
 
     def preloaded(self, *names: str) -> Preloaded:
-        made = Preloaded([str(self.own), str(self.installed), *sys.path], str(self.own / "none"))
+        made = Preloaded(
+            [str(self.own), str(self.installed), *sys.path], str(self.own / "none"), Watch()
+        )
         made.add(list(names))
         return made
 

@@ -78,10 +78,15 @@ static void begin(void) {
     }
 }
 
+#include "fake_mps.h"
+#include "fake_launch.h"
+
 static int take(int device, u64 bytes) {
+    if (!mps_takes(bytes)) return OOM;
     u64 now = __atomic_add_fetch(&card[device * 2], bytes, __ATOMIC_SEQ_CST);
     if (now > total) {
         __atomic_sub_fetch(&card[device * 2], bytes, __ATOMIC_SEQ_CST);
+        __atomic_sub_fetch(&mps_used, bytes, __ATOMIC_SEQ_CST);
         return OOM;
     }
     u64 most = __atomic_load_n(&card[device * 2 + 1], __ATOMIC_SEQ_CST);
@@ -91,6 +96,7 @@ static int take(int device, u64 bytes) {
 }
 
 static void give(int device, u64 bytes) {
+    __atomic_sub_fetch(&mps_used, bytes, __ATOMIC_SEQ_CST);
     __atomic_sub_fetch(&card[device * 2], bytes, __ATOMIC_SEQ_CST);
 }
 
@@ -101,7 +107,8 @@ static u64 real_size(u64 bytes) {
 
 static struct context *now(void) { return depth ? current[depth - 1] : NULL; }
 
-int cuInit(unsigned flags) { (void)flags; pthread_once(&once, begin); return 0; }
+static void begin_all(void) { begin(); mps_begin(); }
+int cuInit(unsigned flags) { (void)flags; pthread_once(&once, begin_all); return 0; }
 int cuDeviceGetCount(int *count) { *count = DEVICES; return 0; }
 int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal < DEVICES ? 0 : 101; }
 int cuDeviceGetUuid(char *uuid, int device) {
@@ -457,6 +464,7 @@ int cuMemAllocFromPoolAsync_ptsz(u64 *p, size_t n, struct pool *o, struct stream
     return cuMemAllocFromPoolAsync(p, n, o, s);
 }
 int cuCtxSynchronize(void) {
+    launch_wait();
     for (int at = 0; at < DEVICES; at++) shrink(&pools[at], pools[at].threshold);
     return 0;
 }

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuqueue.share.frameworks import FrameworkSettings, fraction_of, settings
+from gpuqueue.share.installed import versions_in
 from gpuqueue.share.mechanism import Bound, Effect, Standing
 
 GIB = 1 << 30
@@ -143,3 +144,17 @@ def test_as_a_mechanism():
     assert mechanism.environment(bound()) == settings(bound())
     assert mechanism.resize(bound()) is Effect.NEXT_START
     assert mechanism.verify(bound(), [1]) == ()
+
+
+def test_versions_are_told_from_files(tmp_path: Path) -> None:
+    program = tmp_path / "env" / "bin" / "python3"
+    packages = tmp_path / "env" / "lib" / "python3.12" / "site-packages"
+    (packages / "torch-2.13.0+cu126.dist-info").mkdir(parents=True)
+    (packages / "torchvision-0.28.0.dist-info").mkdir()
+    assert versions_in(str(program)) == {"torch": "2.13.0+cu126"}
+    assert versions_in(str(program.with_name("train"))) == {}
+    assert versions_in("") == {}
+    (packages.parents[1] / "python3.11" / "site-packages" / "torch-2.4.0.dist-info").mkdir(
+        parents=True
+    )
+    assert versions_in(str(program)) == {}

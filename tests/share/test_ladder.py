@@ -32,6 +32,9 @@ class Stand:
     usable: bool = True
     reports: bool = False
     fails: bool = False
+    scope: str = "each"
+    changes: Effect = Effect.NOW
+    bypass: str = "nothing"
     asked: list[Bound] = field(default_factory=list)
     probes: int = 0
 
@@ -79,6 +82,26 @@ def test_each_is_tried_once():
     for _ in range(3):
         share.environment(PLACED, Path("/job"), ladder=ladder, totals=TOTALS, base={})
     assert mechanism.probes == 1
+
+
+def test_what_did_not_work_is_tried_again_after_a_while(monkeypatch: pytest.MonkeyPatch):
+    clock = [1000.0]
+    monkeypatch.setattr("gpuqueue.share.ladder.time.monotonic", lambda: clock[0])
+    mechanism = Stand("it", usable=False)
+    ladder = Ladder([mechanism])
+    bound = Bound(Path("/job"), {ONE: MIB})
+    tried = []
+    for moment in (1000.0, 1299.0, 1301.0, 1800.0, 1902.0):
+        clock[0] = moment
+        assert ladder.start(bound).memory is Standing.ADMITTED_ONLY
+        tried.append(mechanism.probes)
+    assert tried == [1, 1, 2, 2, 3]
+    mechanism.usable, clock[0] = True, 9999.0
+    assert not ladder.picked()  # whoever only looks does not wait for a trial
+    assert ladder.start(bound).memory is Standing.CAPPED
+    clock[0] = 1e9
+    assert ladder.start(bound).by == ("it",)
+    assert mechanism.probes == 4
 
 
 def test_what_a_job_is_told_is_the_measure_of_what_comes_after():
@@ -199,3 +222,19 @@ def test_a_job_alone_on_its_gpus_says_so():
     placed = Placement((Grant(ONE, 1000, 64 * GIB, whole=True),))
     outcome = share.environment(placed, Path("/job"), ladder=Ladder([]), totals=TOTALS, base={})
     assert outcome.whole
+
+
+def test_one_that_cannot_let_go_does_not_keep_the_others(caplog: pytest.LogCaptureFixture):
+    class Stuck(Stand):
+        def release(self, bound: Bound) -> None:
+            raise OSError("no room")
+
+    class Noted(Stand):
+        def release(self, bound: Bound) -> None:
+            self.asked.append(bound)
+
+    stuck, noted = Stuck("stuck"), Noted("noted")
+    bound = Bound(Path("/job"), {})
+    Ladder([stuck, noted]).release(bound, ("stuck", "noted"))
+    assert noted.asked == [bound]
+    assert "stuck could not let go of a job: no room" in caplog.text

@@ -278,7 +278,7 @@ export class Detail {
     if (!ENDED.includes(job.state) && may(this.context, 'write')) {
       tools.push(cancelButton(this.context, job.id, true));
     }
-    if (ENDED.includes(job.state) && may(this.context, 'execute')) {
+    if (ENDED.includes(job.state) && job.kind !== 'kernel' && may(this.context, 'execute')) {
       tools.push(retryButton(this.context, job.id, true));
     }
     const path = notebookOf(job, follow.status?.server.folder);

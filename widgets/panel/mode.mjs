@@ -67,8 +67,12 @@ export class ModeBar {
     }
     put(this.words, words.join(' · '));
     const holding = (mode.holding || []).slice(0, 5);
-    put(this.holding, holding.map(one => S.holding(
-      one.job, one.tag, one.memory === null ? null : bytes(one.memory), one.gpu,
-    )).join(' · '));
+    const moved = (mode.moved || []).filter(one => one.memory > 0).slice(0, 5);
+    put(this.holding, [
+      ...holding.map(one => S.holding(
+        one.job, one.tag, one.memory === null ? null : bytes(one.memory), one.gpu,
+      )),
+      ...moved.map(one => S.onHost(one.job, one.tag, bytes(one.memory), one.gpu)),
+    ].join(' · '));
   }
 }

@@ -82,6 +82,7 @@ export class Notifier {
 
   /** @param {any} job */
   end(job) {
+    if (job.kind === 'kernel') return; // JupyterLab tells of its notebooks' kernels itself
     if (this.told.has(job.id) || !ENDED.includes(job.state) || !this.ways.mine(job.origin)) return;
     this.told.add(job.id);
     if (this.told.size > 1000) this.told = new Set([...this.told].slice(500));

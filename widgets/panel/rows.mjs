@@ -244,7 +244,9 @@ export class Recent {
   make(job) {
     const row = new Row(this.context, job, this.order);
     show(row.track, false);
-    if (may(this.context, 'execute')) row.tools.append(retryButton(this.context, job.id));
+    if (job.kind !== 'kernel' && may(this.context, 'execute')) {
+      row.tools.append(retryButton(this.context, job.id));
+    }
     this.known.set(job.id, row);
     return row.root;
   }

@@ -261,6 +261,9 @@ export const S = {
    */
   holding: (job, tag, size, index) =>
     `job ${job} ${tag} still holds ${size ?? 'memory'}${index === null ? '' : ` of GPU ${index}`}`,
+  /** @param {number} job @param {string} tag @param {string} size @param {number | null} index */
+  onHost: (job, tag, size, index) =>
+    `${size} of job ${job} ${tag} moved${index === null ? '' : ` from GPU ${index}`} to the host`,
   freeFull: 'Free GPUs',
   freeFullTip: 'Take the GPUs back: jobs save and go on later; those that cannot are frozen',
   freeSoft: 'Freeze',

@@ -64,6 +64,7 @@
  * @property {number | null} since
  * @property {string} program
  * @property {{job: number, tag: string, gpu: number | null, memory: number | null}[]} holding
+ * @property {{job: number, tag: string, gpu: number | null, memory: number}[]} [moved]
  */
 
 /**

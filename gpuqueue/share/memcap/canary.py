@@ -12,11 +12,14 @@ from pathlib import Path
 
 from gpuqueue.share import memcap
 
-__all__ = ["try_out"]
+__all__ = ["TRIED", "try_out"]
 
 _CAP = 64 << 20
 _FITS = 2 << 20
 _SECONDS = 30.0
+
+TRIED = f"{(_CAP + _FITS) >> 20} MiB refused under a cap of {_CAP >> 20} MiB"
+"""What is seen where it holds."""
 
 # It stands alone: the cap must hold for programs that know nothing of it.
 _PROGRAM = """

@@ -1,4 +1,4 @@
-"""How far a job says it is: the lines that ``gpuqueue.checkpoint.log`` has written."""
+"""How far a job says it is, by ``gpuqueue.checkpoint.log``, and whether its saves are in time."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuqueue.run.files import PROGRESS
+from gpuqueue.run.files import PROGRESS, SAVED
+from gpuqueue.units import format_duration
 
 if TYPE_CHECKING:
-    from gpuqueue.client import LocalClient
+    from gpuqueue.client.local import LocalClient
     from gpuqueue.model import Job
+    from gpuqueue.settings import Settings
 
-__all__ = ["latest_note", "notes", "thinned"]
+__all__ = ["latest_note", "note_in_words", "notes", "slow_save", "thinned"]
 
 _TAIL = 8192  # a line has at most 4,000 bytes
 _OLD = "progress.old.jsonl"
@@ -44,6 +46,45 @@ def latest_note(client: LocalClient, job: Job) -> dict[str, Any] | None:
             if line.endswith(b"\n") and (note := _note(line)):
                 return note
     return None
+
+
+def note_in_words(note: dict[str, Any] | None) -> str:
+    """A note on one line: the step and the first two numbers; empty if there is none."""
+    if note is None:
+        return ""
+    numbers = [
+        f"{name} {value:.4g}"
+        for name, value in note["metrics"].items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+    step = [] if note["step"] is None else [f"step {note['step']}"]
+    return ", ".join([*step, *numbers[:2]])
+
+
+def slow_save(client: LocalClient, job: Job, settings: Settings) -> str:
+    """Where a job's last save took longer than it is left when it is asked to stop: a warning.
+
+    Of an attempt that has not saved yet, the one before it tells.
+    """
+    took = None
+    for attempt in range(max(1, job.attempt), 0, -1):
+        try:
+            took = float((client.home.attempt(job.id, attempt) / SAVED).read_text())
+            break
+        except (OSError, ValueError):
+            continue
+    limits = [(settings.grace, "a cancel", "grace")]
+    if job.request.preemptible:
+        limits.append((settings.save_time, "one that needs its room", "save_time"))
+    short = [f"{who} leaves it {_seconds(limit)} ({name})"
+             for limit, who, name in limits if took is not None and took > limit]  # fmt: skip
+    if took is None or not short:
+        return ""
+    return f"its last save took {_seconds(took)}, and {' and '.join(short)}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{round(seconds, 1):g}s" if seconds < 60 else format_duration(seconds)
 
 
 def notes(path: Path) -> list[dict[str, Any]]:

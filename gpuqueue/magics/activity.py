@@ -1,0 +1,65 @@
+"""Tells, for a kernel that holds a share, whether a cell runs in it. Quick to import.
+
+Free mode freezes a kernel that is busy, and leaves an idle one in peace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+__all__ = ["begin", "end"]
+
+_SHARE = "GPUQUEUE_SHARE"
+_note = ""
+_file: Any = None
+"""For which share the file is open, and the file."""
+
+
+def begin(shell: Any) -> None:
+    """Tell from now on; a kernel that waits for its share is made to notice when it needs one."""
+    shell.events.register("pre_run_cell", _cell_begins)
+    shell.events.register("post_run_cell", _cell_ends)
+    if _SHARE not in os.environ:
+        return
+    from gpuqueue.magics.late import arm, is_late
+
+    if is_late():
+        arm()
+    else:
+        _tell(busy=False)
+
+
+def end(shell: Any) -> None:
+    """Tell no longer."""
+    for event, callback in (("pre_run_cell", _cell_begins), ("post_run_cell", _cell_ends)):
+        with contextlib.suppress(ValueError):
+            shell.events.unregister(event, callback)
+
+
+def _cell_begins(*_: Any) -> None:
+    if _SHARE in os.environ:
+        _tell(busy=True)
+
+
+def _cell_ends(*_: Any) -> None:
+    if _SHARE in os.environ:
+        _tell(busy=False)
+
+
+def _tell(*, busy: bool) -> None:
+    global _note, _file  # noqa: PLW0603 - a process has one share
+    note = os.environ[_SHARE]
+    if note != _note:
+        from gpuqueue.run.kernelshare import Busy, own_share
+
+        if _file is not None:
+            _file.close()
+        _note, _file = note, None
+        folder = own_share().get("folder")
+        if folder:
+            with contextlib.suppress(OSError):  # it has ended, and been cleared away
+                _file = Busy(folder)
+    if _file is not None:
+        _file.tell(busy=busy)

@@ -1,0 +1,226 @@
+"""How a kernel that holds a share of a GPU and the controller agree. Standard library only.
+
+A kernel has no runner: whoever starts it (its *owner*: a Jupyter server, or the kernel itself) asks
+for a job, and then speaks through the files of that job's attempt:
+
+===============  ==============================================================================
+``grant.json``   by the controller: what the kernel starts with, its environment (0600)
+``claim``        by the owner: it has the grant, and the placement is in use from now on
+``log``          locked by the owner for as long as it lives; nothing is written to it
+``kernel.json``  by the owner: the kernel's process, named anew after each restart
+``busy``         by the kernel: one byte, ``1`` while a cell runs, else ``0``
+``restarting``   by the owner: the kernel has gone, and is about to start again
+``released``     by the owner: nobody needs the share any more
+===============  ==============================================================================
+
+The kernel is told by one variable, ``GPUQUEUE_SHARE``: which share it has, and how its environment
+was without it, for whatever it starts that is not to be part of the share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from gpuqueue.model import ProcessId
+from gpuqueue.run.files import LOG, hold, is_held, read_json, write_json
+from gpuqueue.run.inherit import unheld
+from gpuqueue.run.process import alive, is_elsewhere
+
+__all__ = [
+    "BUSY",
+    "SHARE",
+    "Busy",
+    "has_grant",
+    "is_busy",
+    "is_released",
+    "is_restarting",
+    "keep_for_restart",
+    "keep_lock",
+    "lives",
+    "mark",
+    "name_kernel",
+    "own_share",
+    "read_grant",
+    "read_kernel",
+    "release",
+    "set_variables",
+    "with_share",
+    "without_share",
+    "write_grant",
+]
+
+SHARE = "GPUQUEUE_SHARE"
+"""The variable by which a process knows its share; what it starts inherits it."""
+BUSY = "busy"
+_GRANT = "grant.json"
+_KERNEL = "kernel.json"
+_RELEASED = "released"
+_RESTARTING = "restarting"
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def write_grant(folder: str | os.PathLike[str], grant: Mapping[str, Any]) -> None:
+    """Say what the kernel of an attempt starts with; the owner may read it any number of times."""
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    write_json(os.path.join(folder, _GRANT), grant, flush=False)
+
+
+def read_grant(folder: str | os.PathLike[str]) -> Any:
+    """What the kernel of an attempt starts with; None while it was not granted."""
+    return read_json(os.path.join(folder, _GRANT))
+
+
+def has_grant(folder: str | os.PathLike[str]) -> bool:
+    """Whether an attempt is a kernel's."""
+    return os.path.exists(os.path.join(folder, _GRANT))
+
+
+def keep_lock(folder: str | os.PathLike[str]) -> int:
+    """Lock an attempt's log as its owner; the lock goes with this process, or with its file."""
+    handle = os.open(os.path.join(folder, LOG), os.O_CREAT | os.O_RDWR, 0o600)
+    hold(handle)
+    return handle
+
+
+def name_kernel(folder: str | os.PathLike[str], process: ProcessId) -> None:
+    """Say which process the kernel is now."""
+    me = {"pid": process.pid, "start": process.start, "boot": process.boot}
+    write_json(os.path.join(folder, _KERNEL), me, flush=False)
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(folder, _RESTARTING))
+
+
+def keep_for_restart(folder: str | os.PathLike[str]) -> None:
+    """Say that the kernel is about to start again: until it is named, or released."""
+    with contextlib.suppress(OSError):
+        write_json(os.path.join(folder, _RESTARTING), {"at": time.time()}, flush=False)
+
+
+def is_restarting(folder: str | os.PathLike[str]) -> bool:
+    """Whether the owner is about to start the kernel again."""
+    return os.path.exists(os.path.join(folder, _RESTARTING))
+
+
+def read_kernel(folder: str | os.PathLike[str]) -> ProcessId | None:
+    """The kernel's process as it was named last; None before it was."""
+    named = read_json(os.path.join(folder, _KERNEL))
+    return ProcessId(**named) if named else None
+
+
+def release(folder: str | os.PathLike[str], *, detached: bool = False, died: bool = False) -> None:
+    """Say that the share is needed no more.
+
+    ``detached`` says that its kernel goes on without it, ``died`` that the kernel was lost. A full
+    disk makes no difference: that the kernel has gone is noticed, too.
+    """
+    with contextlib.suppress(OSError):
+        told = {"detached": detached, "died": died, "at": time.time()}
+        write_json(os.path.join(folder, _RELEASED), told, flush=False)
+
+
+def is_released(folder: str | os.PathLike[str]) -> Any:
+    """What the owner said as it released the share; None before."""
+    return read_json(os.path.join(folder, _RELEASED))
+
+
+def lives(folder: str | os.PathLike[str], process: ProcessId) -> bool:
+    """Whether an owner or a kernel is there, in this container or another.
+
+    Of another container only the owner's lock is seen, which goes with it.
+    """
+    return alive(process) or (is_elsewhere(process) and is_held(folder))
+
+
+# -- busy or idle ----------------------------------------------------------------------------------
+
+
+class Busy:
+    """The kernel's end of ``busy``: one write a cell.
+
+    Raises
+    ------
+    OSError
+        The attempt's directory is gone.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        path = os.path.join(folder, BUSY)
+        self._file = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
+
+    def tell(self, *, busy: bool) -> None:
+        """Say whether a cell runs."""
+        with contextlib.suppress(OSError):
+            os.pwrite(self._file, b"1" if busy else b"0", 0)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._file)
+
+
+def is_busy(folder: str | os.PathLike[str]) -> bool:
+    """Whether a cell runs in the kernel; one that does not tell counts as busy."""
+    try:
+        with open(os.path.join(folder, BUSY), "rb") as file:
+            return file.read(1) != b"0"
+    except OSError:
+        return True
+
+
+# -- the environment -------------------------------------------------------------------------------
+
+
+def mark(job: int, folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """What ``GPUQUEUE_SHARE`` says of a share, besides how the environment was without it."""
+    return {"job": job, "folder": str(folder)}
+
+
+def with_share(
+    env: Mapping[str, str], changes: Mapping[str, str], told: Mapping[str, Any]
+) -> dict[str, str]:
+    """An environment with that of a share over it, and the note by which that can be undone."""
+    base = without_share(env)
+    was = {name: base.get(name) for name in changes}
+    return {**base, **changes, SHARE: json.dumps({**told, "was": was}, separators=(",", ":"))}
+
+
+def without_share(env: Mapping[str, str]) -> dict[str, str]:
+    """An environment as it was before a share was put over it; a copy of it where there is none.
+
+    What a job's share has added goes, too.
+    """
+    left = dict(env)
+    for name, value in (_told(left.pop(SHARE, "")).get("was") or {}).items():
+        if value is None:
+            left.pop(name, None)
+        else:
+            left[name] = value
+    return unheld(left)
+
+
+def own_share(env: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """What ``GPUQUEUE_SHARE`` says here; empty where there is none."""
+    return _told((os.environ if env is None else env).get(SHARE, ""))
+
+
+def set_variables(wanted: Mapping[str, str]) -> None:
+    """Make this process's environment the wanted one."""
+    for name in set(os.environ) - set(wanted):
+        del os.environ[name]
+    for name, value in wanted.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+def _told(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

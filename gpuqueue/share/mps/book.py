@@ -1,0 +1,59 @@
+"""Which jobs are on a GPU's daemon and how much each may have: one small file for each.
+
+The largest of their shares is the most that the daemon lets any process have. A job's own share is
+in its environment, which it could lose; then it still has no more than its largest neighbour.
+Written and read under the daemon's lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from pathlib import Path
+
+from gpuqueue.run.files import read_json, write_json
+from gpuqueue.run.process import boot_id
+from gpuqueue.share.mps.place import Place
+
+__all__ = ["ceiling", "enter", "shares", "strike"]
+
+_ALL = 100
+
+
+def _entry(place: Place, job: Path) -> Path:
+    return place.jobs / hashlib.sha256(str(job).encode()).hexdigest()[:16]
+
+
+def enter(place: Place, job: Path, percent: int) -> None:
+    """Note that a job, known by the directory of this start of it, may have so much."""
+    value = {"job": str(job), "percent": percent, "boot": boot_id()}
+    write_json(_entry(place, job), value, flush=False)
+
+
+def strike(place: Place, job: Path) -> bool:
+    """Note that it has ended; whether it was there."""
+    try:
+        _entry(place, job).unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def shares(place: Place) -> dict[Path, int]:
+    """Per cent by job. Those of an earlier boot, and whose directory is gone, are struck."""
+    found = {}
+    for path in place.jobs.iterdir():
+        value = read_json(path)
+        if isinstance(value, dict) and value.get("boot") == boot_id():
+            job = Path(value["job"])
+            if job.is_dir():
+                found[job] = int(value["percent"])
+                continue
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+    return found
+
+
+def ceiling(place: Place) -> int:
+    """The largest share, in per cent; all where there is none."""
+    return max(shares(place).values(), default=_ALL)

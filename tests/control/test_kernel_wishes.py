@@ -1,0 +1,129 @@
+"""What is wished of a kernel with a share: cancel, free mode, retry; and a lost database."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+from conftest import end_leads
+from freeing_jobs import free, resume
+from kernel_shares import QUARTER, check_books, held_folder, kernel, until_state
+
+import gpuqueue
+from gpuqueue.client import LocalClient
+from gpuqueue.client.shares import acquire
+from gpuqueue.errors import GpuqueueError, NotAllowedNow
+from gpuqueue.model import IntentKind, JobKind, JobState, ModeName
+from gpuqueue.paths import Home
+from gpuqueue.run.files import read_claim
+from gpuqueue.run.freezing import are_frozen
+from gpuqueue.run.kernelshare import Busy
+from gpuqueue.run.process import identify
+
+if os.name != "posix":
+    pytest.skip("signals and /proc", allow_module_level=True)
+
+ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
+@pytest.fixture(autouse=True)
+def one_gpu(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUQUEUE_FAKE_GPUS", "80G")
+
+
+def ended(client: LocalClient, job: int, state: JobState, words: str = "") -> None:
+    """A job has ended so, and its share is free."""
+    record = until_state(client, job, *ENDED)
+    assert (record.state, words in record.reason) == (state, True), record
+    check_books(client)
+
+
+def test_a_cancel_ends_the_kernel(client: LocalClient) -> None:
+    made = kernel(client)
+    gpuqueue.job(made.job).cancel()
+    made.process.wait(60)
+    ended(client, made.job, JobState.CANCELLED, "cancelled; its kernel was ended")
+
+
+def test_a_kernel_that_does_not_hear_is_killed_after_the_grace(
+    home: Home, client: LocalClient
+) -> None:
+    home.config.write_text("grace = 0.2\n")
+    lease = acquire(client, QUARTER)
+    deaf = subprocess.Popen(["sh", "-c", "trap '' TERM; echo up; while :; do sleep 1; done"],
+                            env=lease.environment(os.environ), stdout=subprocess.PIPE)  # fmt: skip
+    assert deaf.stdout is not None
+    deaf.stdout.readline()
+    lease.name(identify(deaf.pid))
+    until_state(client, lease.job, JobState.RUNNING)
+    gpuqueue.job(lease.job).cancel()
+    deaf.wait(60)
+    ended(client, lease.job, JobState.CANCELLED)
+
+
+def test_a_kernel_is_not_run_again(client: LocalClient) -> None:
+    made = kernel(client)
+    made.end()
+    ended(client, made.job, JobState.SUCCEEDED)
+    with pytest.raises(GpuqueueError, match="notebook's kernel"):
+        gpuqueue.job(made.job).retry()
+
+
+def test_free_mode_freezes_the_busy_and_leaves_the_idle(client: LocalClient) -> None:
+    idle, busy = kernel(client, path="/books/idle.ipynb"), kernel(client, path="/books/busy.ipynb")
+    Busy(held_folder(client, idle.job)).tell(busy=False)
+    answer = free()
+    assert {job["id"]: job["does"] for job in answer.jobs} == {idle.job: "idle", busy.job: "freeze"}
+    assert "notebook idle.ipynb is idle and keeps its GPU memory until %gpu release" in str(answer)
+    assert client.store.mode().name is ModeName.FREE
+    assert client.job(busy.job).state is JobState.FROZEN
+    assert client.job(idle.job).state is JobState.RUNNING
+    process = client.job(busy.job).process
+    assert are_frozen([process], whole=[process])
+    # one that begins to work is frozen as well
+    Busy(held_folder(client, idle.job)).tell(busy=True)
+    until_state(client, idle.job, JobState.FROZEN)
+    resume()
+    for each in (idle, busy):
+        until_state(client, each.job, JobState.RUNNING)
+        process = client.job(each.job).process
+        assert not are_frozen([process], whole=[process])
+        each.end()
+
+
+def test_a_frozen_kernel_can_be_shut_down(client: LocalClient) -> None:
+    made = kernel(client)
+    free()
+    until_state(client, made.job, JobState.FROZEN)
+    made.end()
+    ended(client, made.job, JobState.SUCCEEDED)
+    resume()
+
+
+def test_a_kernel_that_is_lost_with_the_database_is_followed_all_the_same(
+    home: Home, client: LocalClient
+) -> None:
+    made = kernel(client)
+    claim = read_claim(held_folder(client, made.job))
+    assert claim == identify(os.getpid())
+    end_leads(home)
+    client.store.close()
+    for path in home.root.glob("state.db*"):
+        path.unlink()
+    fresh = LocalClient(home)
+    job = gpuqueue.submit(["true"], preset="cpu")
+    job.wait(60)
+    found = fresh.job(made.job)
+    assert (found.kind, found.state) == (JobKind.KERNEL, JobState.RUNNING)
+    assert [grant.compute for grant in found.placement.grants] == [250]
+    made.end()
+    until_state(fresh, made.job, *ENDED)
+    fresh.close()
+
+
+def test_moving_a_kernel_in_the_queue_means_nothing(client: LocalClient) -> None:
+    made = kernel(client)
+    with pytest.raises(NotAllowedNow, match="only a waiting job can move"):
+        client.intend(IntentKind.PRIORITY, made.job, 3)
+    made.end()

@@ -1,0 +1,82 @@
+"""``share``: what a notebook's kernels get, by its path."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from conftest import until
+from server_fixtures import *  # noqa: F403
+from server_fixtures import Rest
+
+from gpuqueue.client import LocalClient
+from gpuqueue.client.shares import acquire
+from gpuqueue.client.wishes import Wish, remembered
+from gpuqueue.model import JobState
+from gpuqueue.run.process import identify
+
+
+@pytest.fixture(autouse=True)
+def one_gpu(home: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUQUEUE_FAKE_GPUS", "80G")
+
+
+def shown(rest: Rest, path: str) -> Any:
+    """What is told of a notebook."""
+    return rest.ask("GET", "/share", query=f"?{urlencode({'path': path})}").json
+
+
+def test_a_choice_is_kept_by_the_notebook_s_path(
+    rest: Rest, client: LocalClient, jp_root_dir: Path
+) -> None:
+    path = str(jp_root_dir / "a b.ipynb")
+    assert shown(rest, "a b.ipynb") == {"path": path, "chosen": None, "job": None}
+    chosen = rest.post("/share", {"path": "a b.ipynb", "share": 0.5, "mem": "20G"})
+    assert chosen.json["chosen"] == {"share": 500, "memory": 20 << 30, "gpus": None}
+    assert chosen.json["message"] == ""
+    assert remembered(client, path) == Wish(500, 20 << 30)
+    assert shown(rest, path)["chosen"]["share"] == 500
+    assert rest.post("/share", {"path": "a b.ipynb"}).json["chosen"] is None
+    assert remembered(client, path) is None
+
+
+def test_a_kernel_that_runs_is_given_it_at_once(
+    rest: Rest, client: LocalClient, jp_root_dir: Path
+) -> None:
+    lease = acquire(client, Wish(250), path=str(jp_root_dir / "a.ipynb"), env={})
+    process = subprocess.Popen(["sleep", "600"], env=lease.environment(os.environ))
+    lease.name(identify(process.pid))
+    until(lambda: client.job(lease.job).state is JobState.RUNNING)
+    told = rest.post("/share", {"path": "a.ipynb", "share": "0.5"}).json
+    assert told["job"] == lease.job
+    assert told["message"].startswith(f"job {lease.job} has share 0.5")
+    assert client.job(lease.job).placement.grants[0].compute == 500
+    other = acquire(client, Wish(500), path="/elsewhere/b.ipynb", env={})
+    told = rest.post("/share", {"path": "a.ipynb", "share": "0.75"}).json
+    assert told["message"].startswith("not now, but at its kernel's next start: job")
+    assert client.job(lease.job).placement.grants[0].compute == 500
+    other.release()
+    process.kill()
+    process.wait()
+    lease.release()
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({}, "path: write the path of a notebook"),
+        ({"path": 7}, "path: write the path"),
+        ({"path": "a", "share": 2}, "share: 2 is not a share"),
+        ({"path": "a", "mem": "much"}, "mem: 'much' is not a size"),
+        ({"path": "a", "gpus": 0}, "gpus: 0 is not a number of GPUs"),
+        ({"path": "a", "what": 1}, "what"),
+    ],
+)
+def test_what_is_wrong_is_named(rest: Rest, body: dict[str, object], words: str) -> None:
+    answer = rest.post("/share", body)
+    assert answer.status == 400
+    assert words in answer.content.decode()
