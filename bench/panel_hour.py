@@ -81,7 +81,7 @@ PLAY = """async () => {
   document.body.append(corner.root);
   const settings = { which: 'all', desktop: false };
   const notifier = new Notifier({ ask: async (_, path) => job(Number(path.slice(6)), 'succeeded'), mine: () => true,
-    show: (...told) => corner.show(...told), settings });
+    show: (...told) => corner.show(...told), settings }, 0);
   const pause = () => new Promise(done => { const { port1, port2 } = new MessageChannel(); port1.onmessage = done; port2.postMessage(0); });
   const settle = async () => { for (let i = 0; i < 4; i += 1) await pause(); };
   const field = root.querySelector('[name=filter]');
@@ -157,7 +157,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--updates", type=int, default=3600)
-    parser.add_argument("--most", type=float, default=0.5, help="MB by which the heap may grow")
+    parser.add_argument("--most", type=float, default=2.0, help="MB by which the heap may grow")
     parser.add_argument("--browser", default="/usr/bin/chromium")
     asked = parser.parse_args()
     began = time.monotonic()

@@ -83,6 +83,18 @@ def test_failures_only_and_nothing(blank: Any) -> None:
     assert blank.evaluate("[shown, asked]") == [[], []]
 
 
+def test_a_burst_of_ends_is_one_question(blank: Any) -> None:
+    begin(blank)
+    recent = [job(n, "succeeded", ended=2e9, origin=TERMINAL) for n in (3, 2, 1)]
+    blank.evaluate(
+        "answer => { window.answer = answer; return Promise.all([1, 2, 3].map("
+        "job => notifier.heard({ job, kind: 'ended', state: 'succeeded' }))); }",
+        {"recent": recent},
+    )
+    assert [told[2] for told in blank.evaluate("shown")] == [3, 2, 1]
+    assert blank.evaluate("asked") == ["/status?limit=0&recent=50"]
+
+
 def test_what_was_missed_is_looked_for(blank: Any) -> None:
     begin(blank)
     recent = [job(8, "failed", ended=2e9, origin=TERMINAL),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import urllib.error
@@ -116,7 +117,7 @@ def appears(what: Any) -> bool:
     from playwright.sync_api import TimeoutError as Late
 
     try:
-        what.first.wait_for(timeout=2000)
+        what.first.wait_for(timeout=4000)
     except Late:
         return False
     return True
@@ -141,7 +142,7 @@ def in_cell(page: Any) -> Any:
             page.keyboard.press("Escape")
         cell.locator(".jp-InputArea-editor").click()
         page.keyboard.press("Shift+Enter")
-        return appears(prompt.filter(has_not_text="[ ]"))
+        return appears(prompt.filter(has_text=re.compile(r"\[\d+\]")))
 
     until(begun, what="the cell runs")
     shown = page.locator(".gq-incell")
@@ -411,16 +412,17 @@ def test_nothing_is_asked_for_while_nobody_looks(lab: Server, opened: Opened) ->
     page.wait_for_selector("#jupyter-gpuqueue-panel", state="hidden")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    job = lab.submit("true", tag="unseen", preset="cpu")
+    with page.expect_request("**/counts*", timeout=20_000):
+        job = lab.submit("true", tag="unseen", preset="cpu")
     until(lambda: lab.api("GET", f"jobs/{job}")["state"] == "succeeded")
-    until(lambda: any("/counts" in url for url in asked))
     # a panel in sight would have asked long before the status bar does again, three seconds later
     with page.expect_request("**/counts*", timeout=20_000):
         lab.submit("true", tag="later", preset="cpu")
-    # but for the two numbers in the status bar, which are asked for when something has changed
-    ours = [url for url in asked if "gpuqueue" in url]
-    assert all(url.partition("?")[0].endswith("/counts") for url in ours)
-    assert len(ours) <= 4
+    # but for the two numbers in the status bar, which are asked for when something has changed, and
+    # for the job that has ended
+    ours = [url.partition("?")[0] for url in asked if "gpuqueue" in url]
+    assert all(re.search(r"/counts$|/jobs/\d+$", url) for url in ours), ours
+    assert len(ours) <= 6
     page.get_by_role("tab", name="GPU queue").click()
     page.locator(f"[data-job='{job}']").wait_for(timeout=5000)
 

@@ -30,7 +30,7 @@ export class Filter {
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.timer = undefined;
     this.field = h('input', 'field', {
-      type: 'search', placeholder: S.filter, 'aria-label': S.filterLabel, title: S.filterTip,
+      type: 'search', placeholder: S.filter, 'aria-label': S.filter, title: S.filterTip,
       spellcheck: 'false', autocomplete: 'off', name: 'filter',
       input: () => this.later(PAUSE), keydown: (/** @type {KeyboardEvent} */ event) => this.escape(event),
     });

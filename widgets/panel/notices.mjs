@@ -5,6 +5,7 @@ import { S } from './strings.mjs';
 
 const ENDED = ['succeeded', 'failed', 'cancelled'];
 const STAYS = 8000;
+const GATHER = 300;
 const MOST = 4;
 
 /** @typedef {{kind: string, path: string}} Origin */
@@ -40,9 +41,17 @@ export function words(job) {
 
 /** Tells of the ends of jobs, each once, and of automatic free mode. */
 export class Notifier {
-  /** @param {Ways} ways */
-  constructor(ways) {
+  /**
+   * @param {Ways} ways
+   * @param {number} [gather] For how long ends are gathered, in milliseconds.
+   */
+  constructor(ways, gather = GATHER) {
     this.ways = ways;
+    this.gather = gather;
+    /** @type {Set<number>} */
+    this.ended = new Set();
+    /** @type {Promise<void> | null} */
+    this.gathering = null;
     /** @type {Set<number>} */
     this.told = new Set();
     this.since = Date.now() / 1000;
@@ -58,11 +67,23 @@ export class Notifier {
     try {
       if (!notice || notice.kind === 'mode' || notice.job === null) await this.look();
       else if (notice.state && ENDED.includes(notice.state)) {
-        this.end(await this.ways.ask('GET', `/jobs/${notice.job}`));
+        this.ended.add(notice.job);
+        this.gathering ||= this.take();
+        await this.gathering;
       }
     } catch {
       // the panel says what is wrong with the server; a notice about a notice helps nobody
     }
+  }
+
+  /** Ask for what has ended: a burst of ends is one question. */
+  async take() {
+    await new Promise(done => setTimeout(done, this.gather));
+    const [first, ...more] = this.ended;
+    this.ended.clear();
+    this.gathering = null;
+    if (more.length) await this.look();
+    else this.end(await this.ways.ask('GET', `/jobs/${first}`));
   }
 
   /** Many changes at once, or the mode: see for oneself. */

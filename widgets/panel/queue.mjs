@@ -280,9 +280,25 @@ export class Queue {
     const moved = await act(this.context, `/jobs/${job.id}/move`, body, failed);
     this.moving = false;
     if (!moved) return;
+    this.shift(from, to);
     const place = moved.wait ? moved.wait.position : to + 1;
     this.context.say(S.moved(job.id, place));
     await this.context.follow.look();
+  }
+
+  /**
+   * Show a move at once: the next key is about where the row is now, whenever the next look comes.
+   * @param {number} from
+   * @param {number} to
+   */
+  shift(from, to) {
+    const number = Math.floor(from / FIRST);
+    const page = this.pages.get(number);
+    if (!page || Math.floor(to / FIRST) !== number) return;
+    const changed = [...page];
+    changed.splice(to % FIRST, 0, ...changed.splice(from % FIRST, 1));
+    this.pages.set(number, changed);
+    this.draw();
   }
 
   /**

@@ -138,7 +138,6 @@ export const S = {
   /** @param {number} id @param {string} words */
   notMoved: (id, words) => `Job ${id} was not moved. ${words}`,
   filter: 'Filter jobs',
-  filterLabel: 'Filter jobs by name, owner, number, command or notebook',
   filterTip: 'Words in name, owner, command or notebook, or a number. / leads here, Escape clears it',
   filterStates: 'Only jobs that are',
   /** @param {string} state */
