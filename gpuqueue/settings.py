@@ -17,6 +17,7 @@ from gpuqueue.errors import InvalidRequest
 from gpuqueue.units import parse_bytes, parse_share
 
 __all__ = [
+    "SECRET",
     "Settings",
     "SettingsFile",
     "in_job",
@@ -31,6 +32,9 @@ _SIZES = (
     "log_limit", "spare_memory", "cell_text_limit", "cell_result_limit",
     "cell_failed_result_limit", "auto_free_memory",
 )  # fmt: skip
+
+SECRET = frozenset({"notify_urls"})
+"""Settings whose values are for the controller alone."""
 
 _LEAST = {"cell_result_limit": 16 << 20, "cell_failed_result_limit": 16 << 20}
 """Bytes. Variables up to this size are not told apart when a result is put in order."""
@@ -222,6 +226,26 @@ class Settings(HasTraits):
         default_value="32M",
         help="The same for a %%gpu cell that has failed: what it had made until then.",
     )
+    notify_cells = Bool(
+        default_value=True,
+        help="Whether a notebook says under the next cell that runs which of its jobs have ended.",
+    )
+    notify_urls = List(
+        Unicode(),
+        help="Where the ends of jobs are told besides, such as on a phone: addresses as Apprise "
+        "has them (needs jupyter-gpuqueue[notify]). They are secrets and are shown nowhere.",
+    )
+    notify = Enum(
+        ["all", "failures", "off"],
+        default_value="all",
+        help="Which ends go to notify_urls: all, failures, or none (off).",
+    )
+    notify_after = Float(
+        60.0,
+        min=0,
+        help="Only jobs that ended at least this many seconds after they were queued go to "
+        "notify_urls: of the others one sees the end.",
+    )
     autostart = Bool(
         default_value=True,
         help="Whether a submit that finds no controller running starts one in the background.",
@@ -272,8 +296,13 @@ class Settings(HasTraits):
         return self.size("spare_memory")
 
     def as_dict(self) -> dict[str, Any]:
-        """Name to value, sorted by name."""
-        return {name: getattr(self, name) for name in sorted(self.trait_names())}
+        """Name to value, sorted by name; of secrets only how many there are."""
+        return {
+            name: ["(not shown)"] * len(getattr(self, name))
+            if name in SECRET
+            else getattr(self, name)
+            for name in sorted(self.trait_names())
+        }
 
 
 def may_autostart(settings: Settings) -> bool:
@@ -295,9 +324,13 @@ def settings_from(table: dict[str, Any], where: str) -> Settings:
         There is no such setting, or a value is not allowed.
     """
     known = Settings.class_trait_names()
-    for name in table:
+    for name, given in table.items():
         if name not in known:
             raise InvalidRequest(name, f"no such setting in {where}; there are {', '.join(known)}")
+        if name in SECRET and not (
+            isinstance(given, list) and all(isinstance(each, str) for each in given)
+        ):
+            raise InvalidRequest(name, "write a list of texts; what it holds is not shown")
     try:
         return Settings(**table)
     except TraitError as error:
@@ -386,5 +419,6 @@ def render_settings(settings: Settings, notes: tuple[str, ...] = ()) -> str:
                 lines.append(line)
                 line = "#"
             line += f" {word}"
-        lines += [line, f"# {name} = {_toml(getattr(settings, name))}"]
+        shown = [] if name in SECRET else getattr(settings, name)
+        lines += [line, f"# {name} = {_toml(shown)}"]
     return "\n".join(lines) + "\n"

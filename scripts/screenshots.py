@@ -194,6 +194,17 @@ def open_page(browser: Any, machine: Machine, size: tuple[int, int], scheme: str
     return page
 
 
+def choose(page: Any) -> None:
+    """Some jobs looked for and chosen, and a share about to be changed."""
+    page.get_by_role("searchbox").fill("sweep")
+    page.get_by_role("search").get_by_text("3 waiting").wait_for()
+    boxes = page.locator(".gq-waiting [data-pick]")
+    boxes.nth(0).check()
+    boxes.nth(1).click(modifiers=["Shift"])
+    page.locator(".gq-resize").first.click()
+    page.get_by_role("slider", name="Compute").press("ArrowLeft")
+
+
 def open_lab(browser: Any, machine: Machine, size: tuple[int, int], theme: str) -> Any:
     """JupyterLab, in one of its themes."""
     address = "lab/api/settings/@jupyterlab/apputils-extension:themes"
@@ -241,6 +252,8 @@ def main() -> None:
                 page.set_viewport_size({"width": 420, "height": 900})
                 shoot(page, f"page-{scheme}-narrow")
                 page.set_viewport_size({"width": 1200, "height": 800})
+                choose(page)
+                shoot(page, f"many-{scheme}")
                 page.goto(
                     f"{machine.url}gpuqueue/#job={jobs['train' if scheme == 'light' else 'failed']}"
                 )

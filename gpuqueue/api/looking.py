@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gpuqueue.api import told
 from gpuqueue.api.routes import Clientless, Question, Raw
 from gpuqueue.errors import InvalidRequest
+from gpuqueue.store import Sought
 
 if TYPE_CHECKING:
     from gpuqueue.api.asked import Asked
@@ -33,10 +34,11 @@ _MOST = 2**53 - 1
 
 def status(asked: Asked) -> Question:
     """Everything at a glance, with the first ``limit`` of running and of waiting jobs."""
-    query = asked.query("limit", "recent")
+    query = asked.query("limit", "recent", "match", "state")
     limit = query.integer("limit", 200, 0, 1000)
     recent = query.integer("recent", 5, 0, 1000)
-    return lambda client: told.status_told(client, asked.about(), limit, recent)
+    sought = Sought.of(query.text("match"), query.states("state"))
+    return lambda client: told.status_told(client, asked.about(), limit, recent, sought)
 
 
 def counts(asked: Asked) -> Question:
@@ -47,10 +49,11 @@ def counts(asked: Asked) -> Question:
 
 def queue(asked: Asked) -> Question:
     """One page of the waiting jobs, in the order of the queue."""
-    query = asked.query("offset", "limit")
+    query = asked.query("offset", "limit", "match")
     offset = query.integer("offset", 0, 0, _MOST)
     limit = query.integer("limit", 100, 1, 500)
-    return lambda client: told.queue_told(client, offset, limit)
+    sought = Sought.of(query.text("match"), None)
+    return lambda client: told.queue_told(client, offset, limit, sought)
 
 
 def timeline(asked: Asked) -> Question:
@@ -75,11 +78,12 @@ def gpus(asked: Asked) -> Question:
 
 def jobs(asked: Asked) -> Question:
     """One page of jobs, newest first."""
-    query = asked.query("state", "owner", "before", "limit")
-    states, owner = query.states("state"), query.text("owner")
+    query = asked.query("state", "owner", "before", "limit", "match")
+    owner = query.text("owner")
     before = query.integer("before", 0, 1, _MOST) or None
     limit = query.integer("limit", 100, 1, 1000)
-    return lambda client: told.jobs_told(client, states, owner, before, limit)
+    sought = Sought.of(query.text("match"), query.states("state"))
+    return lambda client: told.jobs_told(client, sought, owner, before, limit)
 
 
 def usage(asked: Asked) -> Question:

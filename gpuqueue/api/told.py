@@ -10,14 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuqueue.api.failure import failure_of
 from gpuqueue.client.progress import latest_note, notes, thinned
 from gpuqueue.errors import InvalidRequest, NotAllowedNow
 from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState
+from gpuqueue.run.ended import failure_of
 from gpuqueue.run.files import LOG, OUTPUTS, PROGRESS
 
 if TYPE_CHECKING:
     from gpuqueue.client import LocalClient
+    from gpuqueue.store import Sought
 
 __all__ = [
     "MOST_LOG",
@@ -51,28 +52,25 @@ def job_told(client: LocalClient, job: Job) -> dict[str, Any]:
     more: dict[str, Any] = {"wait": wait_to_dict(wait)}
     if job.state in ACTIVE:
         more["progress"] = latest_note(client, job)
-    if (failure := failure_of(client, job)) is not None:
+    if (failure := failure_of(client.home, job)) is not None:
         more["failure"] = failure
     return job_to_dict(job) | more
 
 
 def _with_failure(client: LocalClient, told: dict[str, Any], job: Job) -> dict[str, Any]:
-    if (failure := failure_of(client, job)) is not None:
+    if (failure := failure_of(client.home, job)) is not None:
         told["failure"] = failure
     return told
 
 
 def jobs_told(
-    client: LocalClient,
-    states: list[str] | None,
-    owner: str | None,
-    before: int | None,
-    limit: int,
+    client: LocalClient, sought: Sought | None, owner: str | None, before: int | None, limit: int
 ) -> dict[str, Any]:
     """One page of jobs, newest first."""
     from gpuqueue.store import job_to_dict
 
-    found = client.store.jobs(states=states, owner=owner, before=before, limit=limit)
+    states = None if sought is None else sought.states
+    found = client.store.jobs(states=states, owner=owner, before=before, limit=limit, sought=sought)
     return {
         "jobs": [_with_failure(client, job_to_dict(job), job) for job in found],
         "next": found[-1].id if len(found) == limit else None,
@@ -80,21 +78,33 @@ def jobs_told(
 
 
 def status_told(
-    client: LocalClient, server: dict[str, Any], limit: int, recent: int
+    client: LocalClient, server: dict[str, Any], limit: int, recent: int, sought: Sought | None
 ) -> dict[str, Any]:
-    """Everything at a glance; of running and of waiting jobs the first ``limit``."""
+    """Everything at a glance; of running and of waiting jobs the first ``limit``.
+
+    Of what is ``sought`` only such jobs are listed; ``counts`` counts all, ``matches`` these.
+    """
     from gpuqueue.api.host import host_told
     from gpuqueue.client.status import status_of
 
-    whole = status_of(client, recent=recent)
-    running = len(whole.running)
-    shown = replace(whole, waiting=whole.waiting[:limit])
-    told = shown.to_dict()
-    told["counts"] = {"running": running, "waiting": len(whole.waiting)}
+    whole = status_of(client, recent=recent if sought is None else 0)
+    running, waiting, ended = whole.running, whole.waiting, whole.recent
+    if sought is not None:
+        running = tuple(job for job in running if sought.fits(job))
+        waiting = tuple(job for job in waiting if sought.fits(job))
+        states = TERMINAL if sought.states is None else TERMINAL & sought.states
+        ended = tuple(client.store.jobs(states=states, limit=recent, sought=sought))
+    # the GPUs tell of all that run
+    told = replace(whole, waiting=waiting[:limit], recent=ended).to_dict()
+    told["counts"] = {"running": len(whole.running), "waiting": len(whole.waiting)}
+    if sought is not None:
+        told["matches"] = {"running": len(running), "waiting": len(waiting)}
+        numbers = {job.id for job in running}
+        told["running"] = [plain for plain in told["running"] if plain["id"] in numbers]
     told["running"] = told["running"][:limit]
-    for plain, job in zip(told["running"], whole.running, strict=False):
+    for plain, job in zip(told["running"], running, strict=False):
         plain["progress"] = latest_note(client, job)
-    for plain, job in zip(told["recent"], whole.recent, strict=True):
+    for plain, job in zip(told["recent"], ended, strict=True):
         _with_failure(client, plain, job)
     told["host"] = host_told(client.home.root)
     told["server"] = server
@@ -109,13 +119,17 @@ def counts_told(client: LocalClient) -> dict[str, int]:
     return {"seq": seq, "running": sum(found.values()), "waiting": waiting}
 
 
-def queue_told(client: LocalClient, offset: int, limit: int) -> dict[str, Any]:
-    """One page of the waiting jobs, in the order of the queue."""
+def queue_told(
+    client: LocalClient, offset: int, limit: int, sought: Sought | None
+) -> dict[str, Any]:
+    """One page of the waiting jobs, or of those that are ``sought``, in the order of the queue."""
     from gpuqueue.client.status import wait_to_dict
     from gpuqueue.store import job_to_dict
 
     live, plan = client.looked()
     waiting = sorted((job for job in live if job.state is JobState.QUEUED), key=lambda j: j.order)
+    if sought is not None:
+        waiting = [job for job in waiting if sought.fits(job)]
     waits = plan.waits if waiting[offset : offset + limit] else {}
     return {
         "at": time.time(),

@@ -26,6 +26,7 @@ from gpuqueue.control.keeping import Keeper
 from gpuqueue.control.kernels import refuse_kernels
 from gpuqueue.control.launch import Launcher
 from gpuqueue.control.machine import snapshot_of, usage_of
+from gpuqueue.control.notifying import Notifier
 from gpuqueue.control.parking import Parking
 from gpuqueue.control.proving import Prover
 from gpuqueue.control.resizing import Resizer
@@ -99,6 +100,7 @@ class Controller:
         self._copies = Copies(home, self.store)
         self.idle_since = time.monotonic()
         self.herald = Herald(home, self.store.flush, on_commit)
+        self.notifier = Notifier(home, lambda: self.settings.current)
         self._stopping = threading.Event()
         self._newest = 0
         self._rest_until = 0.0
@@ -164,6 +166,7 @@ class Controller:
             last.commit(self.store)
         self.sight.close()
         self.herald.close()
+        self.notifier.close()
         self.store.close()
 
     def _complain(self, error: Exception) -> None:
@@ -201,6 +204,8 @@ class Controller:
         self._act(turn)
         if turn.told:
             self.herald.tell(lasting=turn.lasting)
+        if turn.ends:
+            self.notifier.tell([after for _, after, *_ in turn.moves if after.state in TERMINAL])
         if tick:
             self._copies.keep(self._jobs.values(), turn.now)
 

@@ -36,6 +36,9 @@ def load(ipython: Any) -> None:
     ipython.register_magic_function(gpu, "line_cell", "gpu")
     setattr(ipython, _MARK, True)
     begin(ipython)
+    from gpuqueue.magics.endings import watch
+
+    watch(ipython)
     completer = getattr(ipython, "Completer", None)
     if completer is not None:
         from gpuqueue.magics.complete import add_matcher
@@ -49,6 +52,9 @@ def unload(ipython: Any) -> None:
         return
     setattr(ipython, _MARK, False)
     end(ipython)
+    from gpuqueue.magics.endings import unwatch
+
+    unwatch(ipython)
     for kind in ("line", "cell"):
         ipython.magics_manager.magics[kind].pop("gpu", None)
     completer = getattr(ipython, "Completer", None)

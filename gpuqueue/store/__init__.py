@@ -11,6 +11,7 @@ from gpuqueue.store.codec import (
 from gpuqueue.store.jobs import LIVE
 from gpuqueue.store.placements import Stay
 from gpuqueue.store.rescue import RESCUE
+from gpuqueue.store.sought import Sought
 from gpuqueue.store.store import Store
 from gpuqueue.store.submit import Draft
 
@@ -18,6 +19,7 @@ __all__ = [
     "LIVE",
     "RESCUE",
     "Draft",
+    "Sought",
     "Stay",
     "Store",
     "gpu_from",

@@ -13,10 +13,12 @@ from gpuqueue.model import TERMINAL, Job, JobKind, JobState
 from gpuqueue.store.codec import COLUMNS, dump, job_from, plain
 from gpuqueue.store.events import Events
 from gpuqueue.store.placements import Placements
+from gpuqueue.store.sought import Sought
 
 __all__ = ["LIVE", "Jobs"]
 
 LIVE = ("queued", "starting", "running", "frozen", "evicting")
+_CHUNK = 5000
 
 
 class Jobs(Events, Placements):
@@ -58,8 +60,12 @@ class Jobs(Events, Placements):
         owner: str | None = None,
         before: int | None = None,
         limit: int = 100,
+        sought: Sought | None = None,
     ) -> list[Job]:
-        """Jobs, newest first; ``before`` is the id to page on from."""
+        """Jobs, newest first; ``before`` is the id to page on from.
+
+        Of what is ``sought`` the words count here; the states are in ``states``.
+        """
         where, values = ["1"], []
         if states is not None:
             wanted = [str(state) for state in states]
@@ -71,11 +77,31 @@ class Jobs(Events, Placements):
         if before is not None:
             where.append("id < ?")
             values.append(str(before))
+        condition = " AND ".join(where)
+        if sought is not None and sought.words:
+            ids = json.dumps(self._sought(sought, condition, values, limit))
+            condition, values = "id IN (SELECT value FROM json_each(?))", [ids]
         rows = self._rows(
-            f"SELECT {COLUMNS} FROM jobs WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?",
+            f"SELECT {COLUMNS} FROM jobs WHERE {condition} ORDER BY id DESC LIMIT ?",
             [*values, limit],
         )
         return [job_from(row) for row in rows]
+
+    def _sought(self, sought: Sought, condition: str, values: list[str], limit: int) -> list[int]:
+        """Numbers of the newest jobs that have the words; no lock is held for long."""
+        found: list[int] = []
+        last = 2**63 - 1
+        while len(found) < limit:
+            rows = self._rows(
+                "SELECT id, tag, owner, command, coalesce(json_extract(origin, '$.path'), '') "
+                f"FROM jobs WHERE {condition} AND id < ? ORDER BY id DESC LIMIT ?",
+                [*values, last, _CHUNK],
+            )
+            found += [row[0] for row in rows if sought.says(*row)]
+            if len(rows) < _CHUNK:
+                break
+            last = rows[-1][0]
+        return found[:limit]
 
     def lessons(self, limit: int) -> list[Job]:
         """The newest jobs that teach something, oldest first, ``limit`` of each kind at most.

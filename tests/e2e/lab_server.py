@@ -44,6 +44,7 @@ class Server:
         base: str = "/",
         env: Mapping[str, str] | None = None,
         authority: Path | None = None,
+        python: str = sys.executable,
     ) -> None:
         self.home, self.folder, self.base = home, folder, base
         self.tls = None if authority is None else ssl.create_default_context(cafile=authority)
@@ -55,7 +56,7 @@ class Server:
         places = {name: str(folder / name.lower()) for name in names}
         with open(self.log, "wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", *words],
+                [python, "-P", *words],
                 cwd=folder,
                 env={
                     **os.environ,

@@ -73,6 +73,14 @@ def site(page: Any) -> Any:
     return page
 
 
+def in_lab(page: Any) -> Any:
+    """The panel in JupyterLab's sidebar."""
+    page.wait_for_selector("#jupyterlab-splash", state="detached", timeout=120_000)
+    page.get_by_role("tab", name="GPU queue").click()
+    page.wait_for_selector("#jupyter-gpuqueue-panel .gq-card")
+    return page.locator("#jupyter-gpuqueue-panel")
+
+
 def picture(page: Any, name: str) -> None:
     """Keep one, if somebody wants it."""
     if folder := os.environ.get("GPUQUEUE_SCREENSHOTS"):

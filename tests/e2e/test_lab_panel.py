@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import urllib.error
@@ -19,7 +20,7 @@ import pytest
 from conftest import clean_up, until
 from lab_server import TOKEN, Server, jupyter, server
 from panel_browser import *  # noqa: F403
-from panel_browser import picture, watched
+from panel_browser import in_lab, picture, watched
 
 import gpuqueue
 from gpuqueue import paths
@@ -111,12 +112,15 @@ def opened(browser: Any, lab: Server) -> Iterator[Opened]:
     assert not any(problems)
 
 
-def in_lab(page: Any) -> Any:
-    """The panel in JupyterLab's sidebar."""
-    page.wait_for_selector("#jupyterlab-splash", state="detached", timeout=120_000)
-    page.get_by_role("tab", name="GPU queue").click()
-    page.wait_for_selector("#jupyter-gpuqueue-panel .gq-card")
-    return page.locator("#jupyter-gpuqueue-panel")
+def appears(what: Any) -> bool:
+    """Whether it is there within a moment."""
+    from playwright.sync_api import TimeoutError as Late
+
+    try:
+        what.first.wait_for(timeout=4000)
+    except Late:
+        return False
+    return True
 
 
 def on_page(opened: Opened, **how: Any) -> Any:
@@ -138,8 +142,7 @@ def in_cell(page: Any) -> Any:
             page.keyboard.press("Escape")
         cell.locator(".jp-InputArea-editor").click()
         page.keyboard.press("Shift+Enter")
-        page.wait_for_timeout(2000)
-        return "[ ]" not in prompt.inner_text()
+        return appears(prompt.filter(has_text=re.compile(r"\[\d+\]")))
 
     until(begun, what="the cell runs")
     shown = page.locator(".gq-incell")
@@ -251,8 +254,7 @@ def test_notebook_7_has_it_in_its_sidebar(lab: Server, opened: Opened) -> None:
         side = page.get_by_text("Left Sidebar")
         if side.count():
             side.first.hover()
-        page.wait_for_timeout(300)
-        return bool(entry.is_visible())
+        return appears(entry)
 
     until(found, what="the panel is in the menu")
     entry.click()
@@ -410,13 +412,17 @@ def test_nothing_is_asked_for_while_nobody_looks(lab: Server, opened: Opened) ->
     page.wait_for_selector("#jupyter-gpuqueue-panel", state="hidden")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    job = lab.submit("true", tag="unseen", preset="cpu")
+    with page.expect_request("**/counts*", timeout=20_000):
+        job = lab.submit("true", tag="unseen", preset="cpu")
     until(lambda: lab.api("GET", f"jobs/{job}")["state"] == "succeeded")
-    page.wait_for_timeout(4000)
-    # but for the two numbers in the status bar, which are asked for when something has changed
-    ours = [url for url in asked if "gpuqueue" in url]
-    assert all(url.partition("?")[0].endswith("/counts") for url in ours)
-    assert len(ours) <= 3
+    # a panel in sight would have asked long before the status bar does again, three seconds later
+    with page.expect_request("**/counts*", timeout=20_000):
+        lab.submit("true", tag="later", preset="cpu")
+    # but for the two numbers in the status bar, which are asked for when something has changed, and
+    # for the job that has ended
+    ours = [url.partition("?")[0] for url in asked if "gpuqueue" in url]
+    assert all(re.search(r"/counts$|/jobs/\d+$", url) for url in ours), ours
+    assert len(ours) <= 6
     page.get_by_role("tab", name="GPU queue").click()
     page.locator(f"[data-job='{job}']").wait_for(timeout=5000)
 
@@ -505,4 +511,4 @@ def test_the_files_of_the_package_are_those_of_the_panel() -> None:
     assert (panel_folder() / "view.mjs").is_file()
     module = as_one_module("widget")
     names = {path.stem for path in Path(panel_folder()).glob("*.mjs")}
-    assert all(f'"{name}"' in module for name in names - {"page", "types"})
+    assert all(f'"{name}"' in module for name in names - {"notices", "page", "types"})

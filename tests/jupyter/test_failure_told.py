@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuqueue.api.failure import failure_told
+from gpuqueue.run.ended import failure_told
 
 SCRIPT = """\
 loading

@@ -202,3 +202,52 @@ def test_the_gpus_are_taken_back_and_given_again(rest: Rest) -> None:
     rest.until_state(job, "running")
     assert rest.get("/status").json["mode"]["name"] == "normal"
     assert rest.post("/free", {"soft": "yes"}).json["field"] == "soft"
+
+
+class TestLookingFor:
+    """``match`` and ``state``: the same words for what lives and for what has ended."""
+
+    def test_words_are_looked_for_in_all_that_names_a_job(self, rest: Rest) -> None:
+        ended = rest.submit("echo Größe", options={"preset": "cpu", "tag": "sweep-a"})["id"]
+        rest.ended(ended)
+        other = rest.submit("true", options={"preset": "cpu", "tag": "other"})["id"]
+        rest.ended(other)
+        rest.submit("sleep 600", options={**WHOLE, "tag": "first", "eta": "10m"})
+        a = rest.submit("sleep 601", options={**WHOLE, "tag": "Sweep-B"})["id"]
+        b = rest.submit("sleep 600", options={**WHOLE, "tag": "eval"})["id"]
+        found = rest.get("/status", match="sweep").json
+        assert [job["id"] for job in found["waiting"]] == [a]
+        assert [job["id"] for job in found["recent"]] == [ended]
+        assert found["running"] == []
+        assert found["matches"] == {"running": 0, "waiting": 1}
+        assert found["counts"] == {"running": 1, "waiting": 2}
+        assert [grant["tag"] for gpu in found["gpus"] for grant in gpu["grants"]][:1] == ["first"]
+        for words, jobs in (("GRÖSSE", [ended]), (f"#{b}", [b]), (str(other), [other]), ("", None),
+                            ("sweep echo", [ended]), ("sweep eval", [])):  # fmt: skip
+            answer = rest.get("/status", match=words).json
+            ids = [job["id"] for name in ("waiting", "recent") for job in answer[name]]
+            assert jobs is None or ids == jobs, words
+        assert "matches" not in rest.get("/status", match=" ").json
+
+    def test_the_queue_and_the_history_in_pages(self, rest: Rest) -> None:
+        ids = waiting(rest, 6, tag="even")
+        odd = rest.submit("sleep 600", options={**WHOLE, "tag": "odd"})["id"]
+        page = rest.get("/queue", match="even", offset=2, limit=3).json
+        assert (page["total"], [job["id"] for job in page["jobs"]]) == (6, ids[2:5])
+        page = rest.get("/queue", match="odd").json
+        assert [(job["id"], job["wait"]["position"]) for job in page["jobs"]] == [(odd, 7)]
+        page = rest.get("/jobs", match="even", limit=4).json
+        assert [job["id"] for job in page["jobs"]] == ids[:1:-1]
+        page = rest.get("/jobs", match="even", limit=4, before=page["next"]).json
+        assert ([job["id"] for job in page["jobs"]], page["next"]) == (ids[1::-1], None)
+
+    def test_states_narrow_what_is_listed(self, rest: Rest) -> None:
+        failed = rest.submit("exit 3", options={"preset": "cpu"})["id"]
+        rest.ended(failed)
+        (job,) = waiting(rest, 1)
+        found = rest.get("/status", state="failed,queued").json
+        assert found["running"] == []
+        assert [each["id"] for each in found["waiting"]] == [job]
+        assert [each["id"] for each in found["recent"]] == [failed]
+        assert rest.get("/status", state="running").json["recent"] == []
+        assert rest.get("/status", state="gone").status == 400

@@ -16,6 +16,7 @@ export const reasonOf = error => S.failed(error instanceof Refused ? error.messa
  * @property {(words: string) => void} warn Say what went wrong, or nothing.
  * @property {(words: string) => void} say Say what was done.
  * @property {(job: number) => void} open Show a job.
+ * @property {import('./picks.mjs').Picks} picks What is chosen.
  */
 
 /**
@@ -49,40 +50,71 @@ export async function act(context, path, body, failed) {
 }
 
 /**
- * A button that ends a job. The first click asks, the second one within some seconds does it.
- * @param {Context} context
- * @param {number} job
- * @param {boolean} [words] With a word rather than a picture.
+ * What a button that asks once shows.
+ * @typedef {object} Faces
+ * @property {() => Node | string} face
+ * @property {() => string | null} label What is read out; null for what it shows.
+ * @property {() => string} sure What it shows while it asks.
+ * @property {() => string | null} sureLabel
  */
-export function cancelButton(context, job, words) {
+
+/**
+ * A button whose first click asks; the second one within some seconds does it.
+ * @param {string} kind
+ * @param {Faces} faces
+ * @param {() => Promise<unknown>} go
+ */
+export function sureButton(kind, faces, go) {
   let sure = false;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let timer;
-  const cross = words ? S.cancelShort : icon(ICONS.close);
+  const draw = () => {
+    const face = sure ? faces.sure() : faces.face();
+    if (typeof face !== 'string' || node.textContent !== face) node.replaceChildren(face);
+    node.classList.toggle('gq-sure', sure);
+    attr(node, 'aria-label', sure ? faces.sureLabel() : faces.label());
+  };
   /** @param {boolean} now */
   const ask = now => {
     sure = now;
     clearTimeout(timer);
     if (now) timer = setTimeout(() => ask(false), SURE);
-    made.replaceChildren(now ? S.cancelAsk : cross);
-    made.classList.toggle('gq-sure', now);
-    attr(made, 'aria-label', now ? S.cancelSure(job) : S.cancel(job));
+    draw();
   };
-  const made = button(words ? 'plain' : 'quiet', S.cancel(job), async event => {
+  const node = h('button', `button ${kind}`, { type: 'button' });
+  node.addEventListener('click', async event => {
     event.stopPropagation();
     if (!sure) {
       ask(true);
       return;
     }
     ask(false);
-    made.disabled = true;
-    await act(context, `/jobs/${job}/cancel`, {}, why => S.notCancelled(job, why));
-    made.disabled = false;
-  }, cross);
-  made.addEventListener('blur', () => ask(false));
-  attr(made, 'data-cancel', job);
-  attr(made, 'aria-label', S.cancel(job));
-  return made;
+    node.disabled = true;
+    await go();
+    node.disabled = false;
+  });
+  node.addEventListener('blur', () => ask(false));
+  return { node, draw };
+}
+
+/**
+ * A button that ends a job; it asks once.
+ * @param {Context} context
+ * @param {number} job
+ * @param {boolean} [words] With a word rather than a picture.
+ */
+export function cancelButton(context, job, words) {
+  const cross = words ? S.cancelShort : icon(ICONS.close);
+  const { node, draw } = sureButton(words ? 'plain' : 'quiet', {
+    face: () => cross,
+    label: () => S.cancel(job),
+    sure: () => S.cancelAsk,
+    sureLabel: () => S.cancelSure(job),
+  }, () => act(context, `/jobs/${job}/cancel`, {}, why => S.notCancelled(job, why)));
+  draw();
+  attr(node, 'title', S.cancel(job));
+  attr(node, 'data-cancel', job);
+  return node;
 }
 
 /**

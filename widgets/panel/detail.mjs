@@ -6,6 +6,7 @@ import { bytes, clock, duration, metric } from './format.mjs';
 import { Log } from './log.mjs';
 import { CellOutputs } from './outputs.mjs';
 import { startWords } from './queue.mjs';
+import { Share, resizable } from './share.mjs';
 import { over, placeOf, progressOf, ranFor, reasonOf } from './rows.mjs';
 import { S, stateWords } from './strings.mjs';
 import { sentence } from './follow.mjs';
@@ -106,6 +107,9 @@ export class Detail {
     this.log = null;
     /** @type {CellOutputs | null} */
     this.outputs = null;
+    /** @type {Share | null} */
+    this.share = null;
+    this.sharing = h('div', '', {});
     this.asking = false;
 
     this.back = button('quiet back', S.back, close, icon(ICONS.back));
@@ -128,7 +132,7 @@ export class Detail {
     this.root = h(
       'aside', 'detail', { 'aria-label': S.details, hidden: true },
       h('div', 'head', {}, this.back, this.name, this.state),
-      this.note, this.tools, this.reason, this.track, this.words, this.sparks.root,
+      this.note, this.tools, this.reason, this.track, this.words, this.sharing, this.sparks.root,
       h('div', 'sides', {}, this.written, this.list),
     );
     this.root.addEventListener('keydown', event => {
@@ -143,7 +147,8 @@ export class Detail {
     this.job = null;
     put(this.name, S.job(id));
     put(this.state, '');
-    for (const part of [this.tools, this.written]) part.replaceChildren();
+    this.share = null;
+    for (const part of [this.tools, this.written, this.sharing]) part.replaceChildren();
     this.facts.update([], fact => fact[0]);
     this.sparks.update([]);
     for (const part of [this.reason, this.words, this.note]) put(part, '');
@@ -195,6 +200,7 @@ export class Detail {
     if (!before || before.state !== job.state) this.buttons(job);
     if (!this.written.childElementCount) this.writings(job);
     else if (before && (before.state !== job.state || before.attempt !== job.attempt)) this.log?.changed();
+    this.shares(job);
     void this.outputs?.look();
     const ended = ENDED.includes(job.state);
     this.log?.nothing(job.attempt ? S.noLog : S.noLogYet);
@@ -234,6 +240,7 @@ export class Detail {
       [S.hint, job.wait ? job.wait.hint : ''],
       [S.where, status ? placeOf(status, job) : ''],
       [S.asked, askedWords(job)],
+      [S.held, !ended && job.hold ? S.holds(job.hold.compute, job.hold.memory) : ''],
       [S.command, job.command],
       [S.folder, job.cwd],
       [S.owner, job.owner],
@@ -247,6 +254,21 @@ export class Detail {
       [S.origin, job.origin.path || job.origin.kind],
     ];
     return facts.filter(([name, words]) => words && !(ended && name === S.waiting));
+  }
+
+  /** @param {Job} job */
+  shares(job) {
+    const { status } = this.context.follow;
+    if (!resizable(job) || !status) {
+      this.share = null;
+      this.sharing.replaceChildren();
+      return;
+    }
+    if (!this.share) {
+      this.share = new Share(this.context, job.id);
+      this.sharing.replaceChildren(this.share.root);
+    }
+    this.share.update(status);
   }
 
   /** @param {Job} job */

@@ -104,6 +104,7 @@ export const ICONS = {
   open: 'M9 3h4v4M13 3L7.5 8.5M11 9.5V13H3V5h3.5',
   back: 'M10 3L5 8l5 5',
   plus: 'M8 3v10M3 8h10',
+  sliders: 'M2 5h6M12 5h2M10 3v4M2 11h2M8 11h6M6 9v4',
 };
 
 /**

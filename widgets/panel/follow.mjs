@@ -44,6 +44,8 @@ export class Follow {
     /** @type {import('./types.mjs').Status | null} */
     this.status = null;
     this.note = '';
+    this.query = ''; // which jobs are asked for, as the end of an address
+    this.shown = ''; // the query that the status answers
     /** @type {Set<() => void>} */
     this.heard = new Set();
     /** @type {ReturnType<typeof setTimeout> | undefined} */
@@ -77,12 +79,14 @@ export class Follow {
     this.asking = true;
     this.again = false;
     this.asked = Date.now();
+    const { query } = this;
     try {
       const status = checked(
-        await this.source.ask('GET', `/status?limit=${FIRST}&recent=${RECENT}`),
+        await this.source.ask('GET', `/status?limit=${FIRST}&recent=${RECENT}${query}`),
       );
       if (this.closed) return;
       this.status = status;
+      this.shown = query;
       this.note = '';
       this.failures = 0;
     } catch (error) {

@@ -1,7 +1,9 @@
 // The GPUs: what is promised, what is used, and who holds it; and the rest of the machine.
 
-import { Rows, attr, h, put, show, style } from './dom.mjs';
+import { may } from './actions.mjs';
+import { ICONS, Rows, attr, button, h, icon, put, show, style } from './dom.mjs';
 import { bytes } from './format.mjs';
+import { Share, sizeOf } from './share.mjs';
 import { S } from './strings.mjs';
 
 /** How many colours jobs have; the same one everywhere. */
@@ -113,8 +115,11 @@ function grantWords(grant) {
 
 /** One GPU. */
 class Card {
-  /** @param {(job: number) => void} open */
-  constructor(open) {
+  /** @param {import('./actions.mjs').Context} context */
+  constructor(context) {
+    this.context = context;
+    /** @type {Share | null} */
+    this.share = null;
     this.name = h('span', 'name', {});
     this.model = h('span', 'dim grow', {});
     this.side = h('span', 'num dim', {});
@@ -128,19 +133,23 @@ class Card {
     );
     this.holders = new Rows(
       this.list,
-      /** @param {{key: string, job: number, tag: string, words: string}} holder */
+      /** @param {{key: string, job: number, tag: string, words: string, resizable: boolean}} holder */
       holder => {
         const dot = h('i', 'dot', { 'data-tone': holder.job ? tone(holder.job) : 'none' });
         if (!holder.job) return h('li', '', {}, dot, h('span', 'words', {}));
         const link = h('button', 'link words', {
-          type: 'button', title: S.open(holder.job, holder.tag), click: () => open(holder.job),
+          type: 'button', title: S.open(holder.job, holder.tag), click: () => context.open(holder.job),
         });
-        return h('li', '', {}, dot, link, h('span', 'dim', {}));
+        const resize = button('quiet resize', S.resizeOpen(holder.job), () => this.resize(holder.job), icon(ICONS.sliders));
+        attr(resize, 'aria-expanded', 'false');
+        return h('li', '', { 'data-holder': holder.job }, dot, link, h('span', 'dim', {}), resize);
       },
       (node, holder) => {
-        const [words, part] = [...node.querySelectorAll('span, button')];
+        const [words, part] = [...node.querySelectorAll('span, .gq-link')];
         put(/** @type {HTMLElement} */ (words), holder.job ? `${holder.job} ${holder.tag}` : holder.words);
         if (part) put(/** @type {HTMLElement} */ (part), holder.words);
+        const resize = /** @type {HTMLElement | null} */ (node.querySelector('.gq-resize'));
+        if (resize) show(resize, holder.resizable);
       },
     );
   }
@@ -170,22 +179,56 @@ class Card {
     const holders = [
       ...gpu.grants.map(grant => ({
         key: `j${grant.job}`, job: grant.job, tag: grant.tag, words: grantWords(grant),
+        resizable: !grant.whole && may(this.context, 'write'),
       })),
-      ...gpu.outside_holders.map((words, index) => ({ key: `o${index}`, job: 0, tag: '', words })),
+      ...gpu.outside_holders.map((words, index) => ({ key: `o${index}`, job: 0, tag: '', words, resizable: false })),
     ];
     if (gpu.outside && !gpu.outside_holders.length) {
       const words = `${S.outside}: ${bytes(gpu.outside)}`;
-      holders.push({ key: 'o', job: 0, tag: '', words });
+      holders.push({ key: 'o', job: 0, tag: '', words, resizable: false });
     }
     this.holders.update(holders, holder => holder.key);
     show(this.list, holders.length > 0);
+    const { status } = this.context.follow;
+    if (this.share && status) {
+      if (sizeOf(status, this.share.job)) this.share.update(status);
+      else this.close();
+    }
+  }
+
+  /**
+   * Show the sliders of a job, or put them away.
+   * @param {number} job
+   */
+  resize(job) {
+    const before = this.share?.job;
+    this.close();
+    const { status } = this.context.follow;
+    if (before === job || !status) return;
+    this.share = new Share(this.context, job);
+    this.share.update(status);
+    this.list.after(this.share.root);
+    this.opener(job)?.setAttribute('aria-expanded', 'true');
+    this.share.compute.field.focus();
+  }
+
+  /** @param {number} job */
+  opener(job) {
+    return this.list.querySelector(`[data-holder='${job}'] .gq-resize`);
+  }
+
+  close() {
+    if (!this.share) return;
+    this.opener(this.share.job)?.setAttribute('aria-expanded', 'false');
+    this.share.root.remove();
+    this.share = null;
   }
 }
 
 /** All GPUs, and beside them the rest of the machine. */
 export class Gpus {
-  /** @param {(job: number) => void} open Shows a job. */
-  constructor(open) {
+  /** @param {import('./actions.mjs').Context} context */
+  constructor(context) {
     /** @type {WeakMap<HTMLElement, Card>} */
     this.cards = new WeakMap();
     this.list = h('ul', 'cards', {});
@@ -198,7 +241,7 @@ export class Gpus {
     this.rows = new Rows(
       this.list,
       () => {
-        const card = new Card(open);
+        const card = new Card(context);
         this.cards.set(card.root, card);
         return card.root;
       },

@@ -1,19 +1,47 @@
 // The page at <base>/gpuqueue/: the view over the whole window.
 
+import { Corner, Notifier, choice } from './notices.mjs';
 import { serverSource, show } from './view.mjs';
 
 const root = /** @type {HTMLElement} */ (document.getElementById('panel'));
 const base = root.dataset.base || '/';
 const lab = root.dataset.lab;
+const server = serverSource(base, root.dataset.xsrf);
+
+/** @type {Set<(notice?: any) => void>} One stream of events is enough for all that listen. */
+const heard = new Set();
+server.onChange(notice => {
+  for (const one of heard) one(notice);
+});
+const settings = { which: 'all', desktop: true };
+// nobody is asked for permission but by the choice
+const told = { get which() { return settings.which; }, get desktop() { return allowed(); } };
+const allowed = () => 'Notification' in globalThis && Notification.permission === 'granted';
+const corner = new Corner(job => view.open(job));
+const notifier = new Notifier({
+  ask: server.ask,
+  mine: () => true,
+  show: (text, kind, job) => corner.show(text, kind, job),
+  settings: told,
+});
+heard.add(notice => void notifier.heard(notice));
 
 const view = show(root, {
-  source: serverSource(base, root.dataset.xsrf),
+  source: {
+    ...server,
+    onChange(changed) {
+      heard.add(changed);
+      return () => void heard.delete(changed);
+    },
+  },
   refresh: 5,
   titled: true,
+  foot: choice('gpuqueue.notices', settings),
   openNotebook: lab
     ? path => window.open(`${base}${lab}/tree/${path.split('/').map(encodeURIComponent).join('/')}`)
     : undefined,
 });
+root.after(corner.root);
 
 const follow = () => {
   const found = /^#job=(\d+)$/.exec(location.hash);

@@ -4,7 +4,7 @@ import { act, cancelButton, may } from './actions.mjs';
 import { ICONS, Rows, attr, button, h, icon, put, show, style } from './dom.mjs';
 import { rough } from './format.mjs';
 import { FIRST } from './follow.mjs';
-import { ownerOf } from './rows.mjs';
+import { countOf, ownerOf } from './rows.mjs';
 import { S } from './strings.mjs';
 
 /** @typedef {import('./types.mjs').Job} Job */
@@ -14,6 +14,7 @@ const HEIGHT = 52;
 const MOST = 9;
 const AROUND = 6;
 const EDGE = 28;
+const MOST_ASKED = 500;
 
 /**
  * When a job starts, in a few words.
@@ -58,10 +59,13 @@ export class Queue {
     /** @type {Set<number>} */
     this.asking = new Set();
     this.moving = false;
+    this.query = '';
+    context.picks.queue = this;
 
     this.count = h('span', 'count', {});
     this.none = h('p', 'empty', {});
-    this.list = h('ul', 'rows', {});
+    // arrow keys and Space are for the rows, not for JupyterLab's shortcuts
+    this.list = h('ul', 'rows', { 'data-lm-suppress-shortcuts': 'true' });
     this.mark = h('div', 'mark', { hidden: true });
     this.scroller = h('div', 'scroller', { scroll: () => this.draw() }, this.list, this.mark);
     this.root = h('section', 'waiting', { 'aria-label': S.waiting },
@@ -95,10 +99,13 @@ export class Queue {
       this.grips(grip, job.id);
       tools.append(cancelButton(this.context, job.id));
     }
+    const side1 = h('div', 'handles', {}, grip);
     const root = h(
-      'li', 'row queued', { 'data-job': job.id }, grip,
+      'li', 'row queued', { 'data-job': job.id }, side1,
       h('div', 'grow', {}, h('div', 'head', {}, open, tools), line),
     );
+    const { picks } = this.context;
+    if (picks.useful) side1.append(picks.box(root, () => this.known.get(job.id)?.job || job, this));
     root.addEventListener('click', event => {
       if (!(event.target instanceof Element) || event.target.closest('button')) return;
       this.context.open(job.id);
@@ -118,7 +125,7 @@ export class Queue {
     style(row.root, 'transform', `translateY(${index * HEIGHT}px)`);
     attr(row.root, 'aria-setsize', this.total);
     attr(row.root, 'aria-posinset', index + 1);
-    put(row.place, String(index + 1));
+    put(row.place, String(job.wait ? job.wait.position : index + 1));
     put(row.name, `${job.id} ${job.tag}`);
     put(row.side, startWords(job.wait, this.at));
     const why = job.wait && job.wait.reason !== 'starting' ? job.wait.sentence : '';
@@ -136,8 +143,13 @@ export class Queue {
   /** @param {import('./types.mjs').Status} status */
   update(status) {
     this.at = status.at;
-    this.total = status.counts.waiting;
-    put(this.count, this.total ? String(this.total) : '');
+    this.total = (status.matches || status.counts).waiting;
+    put(this.count, countOf(status, 'waiting'));
+    if (this.query !== this.context.follow.shown) {
+      this.query = this.context.follow.shown;
+      this.pages.clear();
+      this.scroller.scrollTop = 0;
+    }
     put(this.none, this.total ? '' : S.nothingWaits);
     show(this.scroller, this.total > 0);
     const [first, last] = this.sight();
@@ -174,14 +186,25 @@ export class Queue {
     this.rows.update(items, item => item.job.id);
   }
 
+  /**
+   * @param {number} offset
+   * @param {number} limit
+   * @returns {Promise<import('./types.mjs').Page>}
+   */
+  ask(offset, limit) {
+    const match = new URLSearchParams(this.query).get('match');
+    const words = match ? `&match=${encodeURIComponent(match)}` : '';
+    return this.context.home.source.ask('GET', `/queue?offset=${offset}&limit=${limit}${words}`);
+  }
+
   /** @param {number} page */
   async fetch(page) {
     if (this.asking.has(page)) return;
     this.asking.add(page);
+    const { query } = this;
     try {
-      const path = `/queue?offset=${page * FIRST}&limit=${FIRST}`;
-      /** @type {import('./types.mjs').Page} */
-      const found = await this.context.home.source.ask('GET', path);
+      const found = await this.ask(page * FIRST, FIRST);
+      if (query !== this.query) return; // something else is looked for meanwhile
       this.pages.set(page, found.jobs);
       // a page that is shorter than was thought: the next status has the new count
       this.asking.delete(page);
@@ -191,6 +214,53 @@ export class Queue {
     } finally {
       this.asking.delete(page);
     }
+  }
+
+  // -- as a list of which some are chosen ---------------------------------------------------
+
+  length() {
+    return this.total;
+  }
+
+  /** @param {number} id */
+  index(id) {
+    for (const [page, jobs] of this.pages) {
+      const at = jobs.findIndex(job => job.id === id);
+      if (at >= 0) return page * FIRST + at;
+    }
+    return -1;
+  }
+
+  /**
+   * @param {number} from
+   * @param {number} to
+   */
+  async between(from, to) {
+    const known = [];
+    for (let index = from; index <= to; index += 1) {
+      const job = this.job(index);
+      if (!job) break;
+      known.push(job);
+    }
+    while (known.length <= to - from) {
+      const offset = from + known.length;
+      const found = await this.ask(offset, Math.min(MOST_ASKED, to + 1 - offset));
+      if (!found.jobs.length) break;
+      known.push(...found.jobs);
+    }
+    return known;
+  }
+
+  /** @param {number} index */
+  focus(index) {
+    const top = index * HEIGHT;
+    const { scrollTop, clientHeight } = this.scroller;
+    if (top < scrollTop) this.scroller.scrollTop = top;
+    else if (top + HEIGHT > scrollTop + clientHeight) this.scroller.scrollTop = top + HEIGHT - clientHeight;
+    this.draw();
+    const job = this.job(index);
+    const box = job && this.known.get(job.id)?.root.querySelector('[data-pick]');
+    if (box instanceof HTMLElement) box.focus({ preventScroll: true });
   }
 
   // -- moving --------------------------------------------------------------------------------
@@ -210,9 +280,25 @@ export class Queue {
     const moved = await act(this.context, `/jobs/${job.id}/move`, body, failed);
     this.moving = false;
     if (!moved) return;
+    this.shift(from, to);
     const place = moved.wait ? moved.wait.position : to + 1;
     this.context.say(S.moved(job.id, place));
     await this.context.follow.look();
+  }
+
+  /**
+   * Show a move at once: the next key is about where the row is now, whenever the next look comes.
+   * @param {number} from
+   * @param {number} to
+   */
+  shift(from, to) {
+    const number = Math.floor(from / FIRST);
+    const page = this.pages.get(number);
+    if (!page || Math.floor(to / FIRST) !== number) return;
+    const changed = [...page];
+    changed.splice(to % FIRST, 0, ...changed.splice(from % FIRST, 1));
+    this.pages.set(number, changed);
+    this.draw();
   }
 
   /**

@@ -3,6 +3,7 @@
 import { cancelButton, may, retryButton } from './actions.mjs';
 import { Rows, attr, h, put, show, style } from './dom.mjs';
 import { bytes, duration, metric, rough } from './format.mjs';
+import { listOf } from './picks.mjs';
 import { tone } from './gpus.mjs';
 import { S, stateWords } from './strings.mjs';
 
@@ -11,6 +12,7 @@ import { S, stateWords } from './strings.mjs';
 /** @typedef {import('./actions.mjs').Context} Context */
 
 const SHOWN = 100;
+const ENDED = ['succeeded', 'failed', 'cancelled'];
 const ALL_STEPS = ['total_steps', 'max_steps', 'steps'];
 
 /** @param {Job} job */
@@ -91,8 +93,9 @@ class Row {
   /**
    * @param {Context} context
    * @param {Job} job
+   * @param {import('./picks.mjs').List} list
    */
-  constructor(context, job) {
+  constructor(context, job, list) {
     this.job = job;
     this.name = h('span', 'name', {});
     this.side = h('span', 'num side', {});
@@ -109,6 +112,7 @@ class Row {
       'li', 'row', { 'data-job': job.id, title: job.command },
       h('div', 'head', {}, open, this.tools), this.track, this.line, this.second,
     );
+    if (context.picks.useful) this.root.prepend(context.picks.box(this.root, () => this.job, list));
     // the row as a whole is a larger target for a mouse; the keyboard has its button
     this.root.addEventListener('click', event => {
       if (!(event.target instanceof Element) || event.target.closest('button, a')) return;
@@ -127,6 +131,16 @@ export function reasonOf(job) {
   return error && !reason.includes(error) ? [reason, error].filter(Boolean).join(': ') : reason;
 }
 
+/**
+ * How many jobs there are or, where some are looked for, how many of how many.
+ * @param {Status} status
+ * @param {'running' | 'waiting'} which
+ */
+export function countOf({ counts, matches }, which) {
+  if (matches) return S.ofAll(matches[which], counts[which]);
+  return counts[which] ? String(counts[which]) : '';
+}
+
 /** What runs. */
 export class Running {
   /** @param {Context} context */
@@ -140,13 +154,17 @@ export class Running {
     this.root = h('section', 'running', { 'aria-label': S.running },
       h('h2', '', {}, S.running, this.count), this.none, this.list);
     this.rows = new Rows(this.list, job => this.make(job), (_, job) => this.patch(job));
+    /** @type {Job[]} */
+    this.shown = [];
+    this.order = listOf(this.list, () => this.shown);
+    attr(this.list, 'data-lm-suppress-shortcuts', 'true');
     /** @type {Status | null} */
     this.status = null;
   }
 
   /** @param {Job} job */
   make(job) {
-    const row = new Row(this.context, job);
+    const row = new Row(this.context, job, this.order);
     attr(row.dot, 'data-tone', tone(job.id));
     if (may(this.context, 'write')) row.tools.append(cancelButton(this.context, job.id));
     this.known.set(job.id, row);
@@ -187,9 +205,9 @@ export class Running {
     this.status = status;
     const ids = new Set(status.running.map(job => job.id));
     for (const id of this.known.keys()) if (!ids.has(id)) this.known.delete(id);
-    const shown = status.running.slice(0, SHOWN);
-    this.rows.update(shown, job => job.id);
-    put(this.count, status.counts.running ? String(status.counts.running) : '');
+    this.shown = status.running.slice(0, SHOWN);
+    this.rows.update(this.shown, job => job.id);
+    put(this.count, countOf(status, 'running'));
     put(this.none, status.counts.running ? '' : S.nothingRuns);
   }
 
@@ -215,11 +233,16 @@ export class Recent {
     this.root = h('section', 'recent', { 'aria-label': S.recent },
       h('h2', '', {}, S.recent), this.list, this.more);
     this.rows = new Rows(this.list, job => this.make(job), (_, job) => this.patch(job));
+    /** @type {Job[]} */
+    this.shown = [];
+    this.order = listOf(this.list, () => this.shown);
+    attr(this.list, 'data-lm-suppress-shortcuts', 'true');
+    this.query = '';
   }
 
   /** @param {Job} job */
   make(job) {
-    const row = new Row(this.context, job);
+    const row = new Row(this.context, job, this.order);
     show(row.track, false);
     if (job.kind !== 'kernel' && may(this.context, 'execute')) {
       row.tools.append(retryButton(this.context, job.id));
@@ -231,6 +254,7 @@ export class Recent {
   /** @param {Job} job */
   patch(job) {
     const row = /** @type {Row} */ (this.known.get(job.id));
+    row.job = job;
     put(row.name, `${job.id} ${job.tag}`);
     attr(row.root, 'data-state', job.state);
     attr(row.dot, 'data-state', job.state);
@@ -246,9 +270,14 @@ export class Recent {
     const last = this.older[this.older.length - 1] || this.status?.recent.slice(-1)[0];
     if (!last) return;
     try {
-      const states = 'succeeded,failed,cancelled';
-      const path = `/jobs?state=${states}&before=${last.id}&limit=50`;
+      const { query } = this;
+      const asked = new URLSearchParams(query);
+      const wanted = (asked.get('state') || ENDED.join()).split(',').filter(state => ENDED.includes(state));
+      const match = asked.get('match');
+      const words = match ? `&match=${encodeURIComponent(match)}` : '';
+      const path = `/jobs?state=${wanted.join()}&before=${last.id}&limit=50${words}`;
       const found = await this.context.home.source.ask('GET', path);
+      if (query !== this.query) return; // something else is looked for meanwhile
       this.older.push(...found.jobs);
       this.draw();
       show(this.more, found.next !== null && this.older.length < 1000);
@@ -260,11 +289,11 @@ export class Recent {
   draw() {
     const recent = this.status ? this.status.recent : [];
     const ids = new Set(recent.map(job => job.id));
-    const all = [...recent, ...this.older.filter(job => !ids.has(job.id))];
-    const shown = new Set(all.map(job => job.id));
+    this.shown = [...recent, ...this.older.filter(job => !ids.has(job.id))];
+    const shown = new Set(this.shown.map(job => job.id));
     for (const id of this.known.keys()) if (!shown.has(id)) this.known.delete(id);
-    this.rows.update(all, job => job.id);
-    show(this.root, all.length > 0);
+    this.rows.update(this.shown, job => job.id);
+    show(this.root, this.shown.length > 0);
   }
 
   /** @param {Status} status */
@@ -272,6 +301,10 @@ export class Recent {
     // what has moved out of the first page meanwhile goes to the older ones
     const before = this.status ? this.status.recent : [];
     this.status = status;
+    if (this.query !== this.context.follow.shown) {
+      this.query = this.context.follow.shown;
+      this.older = [];
+    }
     if (this.older.length) {
       const ids = new Set(status.recent.map(job => job.id));
       this.older = [...before.filter(job => !ids.has(job.id)), ...this.older].slice(0, 1000);

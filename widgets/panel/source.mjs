@@ -54,7 +54,7 @@ function cookie(name) {
 /**
  * Hear of changes through the server's event stream; without one, the view looks now and then.
  * @param {string} base
- * @param {() => void} changed
+ * @param {(notice?: any) => void} changed
  */
 function listen(base, changed) {
   let stopped = false;
@@ -75,7 +75,8 @@ function listen(base, changed) {
     };
     socket.onmessage = message => {
       try {
-        if (JSON.parse(message.data).schema_id === EVENTS) changed();
+        const event = JSON.parse(message.data);
+        if (event.schema_id === EVENTS) changed(event);
       } catch {
         // somebody else's event
       }

@@ -137,6 +137,80 @@ export const S = {
   moved: (id, position) => `Job ${id} is at position ${position}.`,
   /** @param {number} id @param {string} words */
   notMoved: (id, words) => `Job ${id} was not moved. ${words}`,
+  filter: 'Filter jobs',
+  filterTip: 'Words in name, owner, command or notebook, or a number. / leads here, Escape clears it',
+  filterStates: 'Only jobs that are',
+  /** @param {string} state */
+  onlyState: state => `Only ${state}`,
+  /** @param {number} running @param {number} waiting @param {string} ended */
+  matched: (running, waiting, ended) => `${running} running, ${waiting} waiting, ${ended} ended`,
+  noMatch: 'No job matches.',
+  /** @param {number} shown @param {number} all */
+  ofAll: (shown, all) => `${shown} of ${all}`,
+  picked: 'Chosen jobs',
+  /** @param {number} id @param {string} tag */
+  pick: (id, tag) => `Choose job ${id}, ${tag}`,
+  pickTip: 'Space chooses, Shift with arrow keys or a click chooses a range',
+  /** @param {number} count */
+  pickedCount: count => (count === 1 ? '1 chosen' : `${count} chosen`),
+  /** @param {number} count */
+  pickAll: count => `All ${count} waiting`,
+  unpick: 'Choose none',
+  /** @param {number} count */
+  cancelMany: count => `Cancel ${count}`,
+  /** @param {number} count */
+  cancelManySure: count => `Cancel ${count}: sure?`,
+  /** @param {number} count */
+  cancelledMany: count => (count === 1 ? '1 job is cancelled.' : `${count} jobs are cancelled.`),
+  /** @param {number} count */
+  frontMany: count => `To the front ${count}`,
+  /** @param {number} count */
+  frontManySure: count => `To the front ${count}: sure?`,
+  /** @param {number} count */
+  frontedMany: count => (count === 1 ? '1 job is at the front.' : `${count} jobs are at the front.`),
+  /** @param {number} count */
+  retryMany: count => `Run again ${count}`,
+  /** @param {number} count */
+  retryManySure: count => `Run again ${count}: sure?`,
+  /** @param {number} count */
+  retriedMany: count => (count === 1 ? '1 job is queued again.' : `${count} jobs are queued again.`),
+  /** @param {number} ready @param {number} all */
+  doingMany: (ready, all) => `${ready} of ${all} done`,
+  /** @param {number} id @param {string} words */
+  refusedOne: (id, words) => `Job ${id}: ${words}`,
+  /** @param {number} count @param {number} all @param {string} why */
+  refusedMany: (count, all, why) => `Not done for ${count} of ${all}. ${why}`,
+  /** @param {number} id */
+  resize: id => `Share of job ${id}`,
+  /** @param {number} id */
+  resizeOpen: id => `Change the share of job ${id}`,
+  resizeGo: 'Give it that',
+  resizeTip: 'Change what the job has of its GPUs, while it runs',
+  resizeUndo: 'Leave it',
+  /** @param {string} where @param {string} left */
+  resizeLeft: (where, left) => `That leaves ${left} on ${where}.`,
+  /** @param {string} where */
+  resizeOver: where => `That is more than is free on ${where}.`,
+  /** @param {number} part */
+  leftShare: part => `${Math.round(part)}% free`,
+  /** @param {string} size */
+  leftMemory: size => `${size} of memory`,
+  /** @param {number} id @param {string} words */
+  notResized: (id, words) => `The share of job ${id} stays. ${words}`,
+  held: 'Held to it',
+  /** @param {string} compute @param {string} memory */
+  holds: (compute, memory) => `compute ${compute}, memory ${memory}`,
+  /** @param {number} id @param {string} tag @param {string} state */
+  ending: (id, tag, state) => `Job ${id} (${tag}) ${state === 'cancelled' ? 'was cancelled' : state}`,
+  /** @param {string} program */
+  freeingFor: program => `The GPUs are being freed for ${program || 'another program'}.`,
+  freeOver: 'The queue has the GPUs again.',
+  notices: 'Notices',
+  noticeShow: 'Show',
+  noticeAway: 'Put it away',
+  notify: 'Which ends of jobs are told on this page and, where the browser may, on the desktop',
+  notifyWhich: { all: 'Tell all ends', failures: 'Tell failures', off: 'Tell nothing' },
+  notifyHere: 'The browser does not let this page tell them on the desktop.',
   copy: 'Copy command',
   copied: 'Copied.',
   notCopied: 'The browser does not let it be copied.',

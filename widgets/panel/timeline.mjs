@@ -10,6 +10,9 @@ import { S } from './strings.mjs';
 const RANGES = /** @type {[string, number][]} */ ([['1 h', 3600], ['6 h', 21600], ['24 h', 86400]]);
 const LEVEL = 18;
 const LEAST = 600;
+const NARROW = 4; // pixels that the shortest bar takes
+const DIGIT = 7;
+const EDGES = 9;
 
 export class Timeline {
   /** @param {import('./actions.mjs').Context} context */
@@ -85,14 +88,17 @@ export class Timeline {
    * @param {Placed} bar
    */
   patch(node, bar) {
-    put(node, String(bar.job));
+    const wide = ((bar.until - bar.start) / (this.to - this.from)) * this.lanes.clientWidth;
+    // a number that is cut off would read as another one
+    const words = wide >= String(bar.job).length * DIGIT + EDGES ? String(bar.job) : '';
+    if (node.textContent !== words) node.textContent = words;
     attr(node, 'data-when', bar.when);
     attr(node, 'data-state', bar.state);
     attr(node, 'data-open', bar.end === null);
     const left = Number.parseFloat(this.x(bar.start));
     const right = Number.parseFloat(this.x(bar.until));
     style(node, 'left', `${left}%`);
-    style(node, 'width', `${Math.max(0.4, right - left).toFixed(2)}%`);
+    style(node, 'width', `max(${NARROW}px, ${(right - left).toFixed(2)}%)`);
     style(node, 'top', `${bar.level * LEVEL + 2}px`);
     const end = bar.end === null ? S.open_end : clock(bar.end, this.at);
     const label = S.bar(bar.job, bar.tag, S[bar.when], clock(bar.start, this.at), end);
@@ -129,6 +135,7 @@ export class Timeline {
   /** @param {import('./types.mjs').Timeline} found */
   draw(found) {
     this.last = found;
+    show(this.root, found.gpus.length > 0); // only what is there has a width
     this.at = found.at;
     // no more of the past than there is
     const first = Math.min(found.at - LEAST, ...found.bars.map(bar => bar.start - 60));
@@ -153,7 +160,6 @@ export class Timeline {
       }));
     }
     this.rows.update(found.gpus, gpu => gpu.uuid);
-    show(this.root, found.gpus.length > 0); // only what is there has a width
     const most = Math.max(1, Math.min(5, Math.floor(this.axis.clientWidth / 85)));
     const step = (this.to - this.from) / most;
     const ticks = Array.from({ length: most }, (_, i) => this.from + step * (i + (i ? 0 : 0.02)));

@@ -52,6 +52,8 @@
  * @property {Wait | null} [wait]
  * @property {Note | null} [progress]
  * @property {{error: string, line: string | null}} [failure]
+ * @property {{share: number | null, memory: number | null} | null} [resized]
+ * @property {{compute: string, memory: string} | null} [hold]
  */
 
 /**
@@ -84,7 +86,8 @@
  * @property {Job[]} running
  * @property {Job[]} waiting
  * @property {Job[]} recent
- * @property {{running: number, waiting: number}} counts
+ * @property {{running: number, waiting: number}} counts Of all jobs.
+ * @property {{running: number, waiting: number}} [matches] Of those that were asked for.
  * @property {Host} [host]
  * @property {Mode} [mode]
  * @property {{version: string, problem: string, folder?: string,
@@ -109,8 +112,8 @@
  * anything else where it could not be reached.
  * @typedef {object} Source
  * @property {(method: string, path: string, body?: unknown) => Promise<any>} ask
- * @property {(changed: () => void) => (() => void)} onChange Calls back when something changed;
- *   returns how to stop that.
+ * @property {(changed: (notice?: any) => void) => (() => void)} onChange Calls back when something
+ *   changed, with the notice where there is one; returns how to stop that.
  * @property {string} kind `server` or `kernel`.
  */
 
@@ -123,6 +126,7 @@
  * @property {(path: string) => void} [openNotebook] Opens a file below the server's root.
  * @property {number} [job] Show this job alone.
  * @property {boolean} [titled] Put a title above it.
+ * @property {HTMLElement} [foot] What the home puts below the view.
  */
 
 export {};

@@ -4,9 +4,11 @@
 
 import { Detail } from './detail.mjs';
 import { h, put, show as reveal } from './dom.mjs';
+import { Filter } from './filter.mjs';
 import { Follow } from './follow.mjs';
 import { Gpus } from './gpus.mjs';
 import { ModeBar } from './mode.mjs';
+import { Picks } from './picks.mjs';
 import { Queue } from './queue.mjs';
 import { Recent, Running } from './rows.mjs';
 import { S } from './strings.mjs';
@@ -48,14 +50,16 @@ class View {
 
     const visible = () => this.visible();
     this.follow = new Follow(home, visible);
-    /** @type {import('./actions.mjs').Context} */
-    this.context = {
+    this.filter = new Filter(root, () => this.find());
+    this.deaf = home.job ? () => {} : this.filter.listen(Boolean(home.titled));
+    this.context = /** @type {import('./actions.mjs').Context} */ ({
       follow: this.follow,
       home,
       warn: words => put(this.refusal, words),
       say: words => this.say(words),
       open: job => this.open(job),
-    };
+    });
+    this.picks = this.context.picks = new Picks(this.context, root);
     this.note = h('p', 'note', { role: 'status', hidden: true });
     this.warning = h('p', 'note', { hidden: true });
     this.refusal = h('p', 'note wrong', { role: 'alert', hidden: true });
@@ -63,7 +67,7 @@ class View {
     this.looking = h('p', 'empty', {}, S.looking);
     this.mode = new ModeBar(this.context, () => this.form.open());
     this.form = new SubmitForm(this.context, () => this.mode.submit.focus());
-    this.gpus = new Gpus(this.context.open);
+    this.gpus = new Gpus(this.context);
     this.timeline = new Timeline(this.context);
     this.running = new Running(this.context);
     this.queue = new Queue(this.context);
@@ -73,12 +77,12 @@ class View {
     this.main = h(
       'div', 'main', { hidden: true },
       h('div', 'column', {}, this.gpus.root, this.timeline.root),
-      h('div', 'column', {}, this.idle, this.running.root, this.queue.root, this.recent.root),
+      h('div', 'column', {}, this.idle, this.filter.root, this.picks.root, this.running.root, this.queue.root, this.recent.root),
     );
     root.classList.add('gq-view');
     root.replaceChildren(
       this.note, this.warning, this.refusal, this.looking, this.mode.root, this.form.root, this.main,
-      this.detail.root, this.told,
+      this.detail.root, ...(home.foot ? [home.foot] : []), this.told,
     );
     reveal(this.mode.root, false);
     this.follow.heard.add(() => this.draw());
@@ -101,6 +105,12 @@ class View {
 
   look() {
     if (this.visible()) void this.follow.look();
+  }
+
+  /** Ask for the jobs that the filter lets through. */
+  find() {
+    this.follow.query = this.filter.query;
+    if (this.follow.query !== this.follow.shown) this.look();
   }
 
   /** @param {string} words */
@@ -145,9 +155,14 @@ class View {
     this.running.update(status);
     this.queue.update(status);
     this.recent.update(status);
-    reveal(this.idle, !status.counts.running && !status.counts.waiting);
-    reveal(this.running.root, status.counts.running > 0 || status.counts.waiting > 0);
-    reveal(this.queue.root, status.counts.running > 0 || status.counts.waiting > 0);
+    this.filter.update(status);
+    this.picks.update(status);
+    const { counts, matches } = status;
+    const live = counts.running > 0 || counts.waiting > 0;
+    reveal(this.idle, !live && !matches);
+    // of what is looked for only what there is
+    reveal(this.running.root, matches ? matches.running > 0 : live);
+    reveal(this.queue.root, matches ? matches.waiting > 0 : live);
     void this.timeline.look();
   }
 
@@ -182,9 +197,10 @@ class View {
     clearTimeout(this.timer);
     document.removeEventListener('visibilitychange', this.awake);
     this.watcher.disconnect();
+    this.deaf();
     this.detail.close();
     this.follow.close();
-    this.root.classList.remove('gq-view', 'gq-opened');
+    this.root.classList.remove('gq-view', 'gq-opened', 'gq-picking');
     this.root.replaceChildren();
   }
 }

@@ -95,7 +95,7 @@
           if (response.ok && answer) return answer;
           throw new Refused(response.status, (answer && answer.message) || '', answer && answer.field);
         },
-        /** @param {() => void} changed */
+        /** @param {(notice?: any) => void} changed */
         onChange(changed) {
           heard.add(changed);
           return () => heard.delete(changed);
@@ -132,7 +132,8 @@
       style.href = beside('panel/panel.css');
       document.head.append(style);
       const { show } = await import(beside('panel/view.mjs'));
-      const { Notifier, counts } = await import(beside('lab.mjs'));
+      const { Notifier, isFrom } = await import(beside('panel/notices.mjs'));
+      const { counts } = await import(beside('lab.mjs'));
       const source = sourceOf(app);
       const home = {
         source,
@@ -170,14 +171,20 @@
       if (palette) palette.addItem({ command: COMMAND, category: 'GPU' });
 
       const settings = { which: 'all', desktop: false };
+      const toast = await token('@jupyterlab/apputils', 'Notification');
+      /** @param {number} job */
+      const openJob = job => {
+        open();
+        if (view) view.open(job);
+      };
       const notifier = new Notifier({
         ask: source.ask,
-        notebooks: () => notebooksOf(app),
-        open: (/** @type {number} */ job) => {
-          open();
-          if (view) view.open(job);
+        mine: (/** @type {{kind: string, path: string}} */ origin) => isFrom(origin, notebooksOf(app)),
+        show: (/** @type {string} */ text, /** @type {string} */ kind, /** @type {number} */ job) => {
+          if (!toast) return; // older ones have none
+          const actions = job ? [{ label: 'Show', callback: () => openJob(job) }] : [];
+          toast.emit(text, kind, { autoClose: kind === 'error' ? false : 8000, actions });
         },
-        Notification: await token('@jupyterlab/apputils', 'Notification'),
         settings,
       });
       source.heard.add(notice => void notifier.heard(notice));
