@@ -115,11 +115,19 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def write_json(path: str | os.PathLike[str], value: Any, *, flush: bool = True) -> None:
-    """Write a JSON file, private to the user, whole or not at all, and onto the disk if asked."""
+    """Write a JSON file, private to the user, whole or not at all, and onto the disk if asked.
+
+    Raises
+    ------
+    OSError
+        There is no room, or no such folder; what was there before stays.
+    """
     partial = f"{os.fspath(path)}.part"
     handle = os.open(partial, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
     try:
-        os.write(handle, json.dumps(value).encode())
+        rest = memoryview(json.dumps(value).encode())
+        while rest:  # where room is short, less is written than was asked, and the next call fails
+            rest = rest[os.write(handle, rest) :]
         if flush:
             os.fsync(handle)
     except OSError:
