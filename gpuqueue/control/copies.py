@@ -7,6 +7,7 @@ waited a while, a few at a time, and not flushed.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Iterable
 
@@ -14,6 +15,8 @@ from gpuqueue.model import Job, JobKind, JobState
 from gpuqueue.paths import Home
 from gpuqueue.run.files import SPEC, read_json, write_json
 from gpuqueue.store import Store
+
+log = logging.getLogger("gpuqueue")
 
 __all__ = ["Copies"]
 
@@ -30,28 +33,36 @@ class Copies:
         self._home = home
         self._store = store
         self._there: set[int] = set()
+        self._trouble = False
 
     def keep(self, jobs: Iterable[Job], now: float) -> None:
         """Write the specs of waiting commands into their directories, as time allows.
 
-        Raises
-        ------
-        OSError
-            There is no room.
+        One that cannot be written is tried again the next time, and costs the others nothing.
         """
         deadline = time.monotonic() + _LONGEST
         waiting = [job for job in jobs if job.state is JobState.QUEUED]
         self._there &= {job.id for job in waiting}
+        trouble: OSError | None = None
         for job in waiting:
             young = now - job.submitted < _WAITED
             if job.kind is not JobKind.SCRIPT or young or job.id in self._there:
                 continue
-            path = self._home.job(job.id) / SPEC
-            spec = json.loads(self._store.spec(job.id) or "null")
-            # another may be there, of a job that was lost with the number
-            if spec is not None and read_json(path) != spec:
-                path.parent.mkdir(mode=0o700, exist_ok=True)
-                write_json(path, spec, flush=False)
-            self._there.add(job.id)
+            try:
+                self._copy(job)
+                self._there.add(job.id)
+            except OSError as error:
+                trouble = error
             if time.monotonic() > deadline:
                 break
+        if trouble is not None and not self._trouble:  # said once while it lasts
+            log.warning("gpuqueue: a waiting command could not be copied: %s", trouble)
+        self._trouble = trouble is not None
+
+    def _copy(self, job: Job) -> None:
+        path = self._home.job(job.id) / SPEC
+        spec = json.loads(self._store.spec(job.id) or "null")
+        # another may be there, of a job that was lost with the number
+        if spec is not None and read_json(path) != spec:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            write_json(path, spec, flush=False)
