@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import IO, Any
 
 from gpuqueue.run.devicestate import DeviceTool, NotMoved, bring_back, move_out
+from gpuqueue.run.limited import abandon
 
 __all__ = ["Proof", "try_out"]
 
@@ -99,8 +100,7 @@ def try_out(tool: DeviceTool, gpu: str, held: Callable[[int], int]) -> Proof:
     except NotMoved as error:
         return Proof(str(error))
     finally:
-        canary.kill()
-        canary.communicate()
+        abandon(canary)
 
 
 def _try(tool: DeviceTool, canary: subprocess.Popen[bytes], held: Callable[[int], int]) -> Proof:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuqueue.errors import GpuqueueError
+from gpuqueue.run.limited import run_limited
 
 __all__ = ["DeviceTool", "NotMoved", "bring_back", "find_tool", "move_out"]
 
@@ -72,9 +73,9 @@ class DeviceTool:
 
     def _run(self, step: str, words: list[str], patience: float) -> str:
         try:
-            done = subprocess.run(
-                [*self.words, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                errors="replace", timeout=patience, check=False,
+            done = run_limited(
+                [*self.words, *words], patience, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise NotMoved(f"{step}: no answer in {patience:.0f} s") from None
@@ -83,7 +84,7 @@ class DeviceTool:
         if done.returncode:
             said = (done.stderr or done.stdout).strip().splitlines()
             raise NotMoved(f"{step}: {said[-1][:200] if said else f'exit {done.returncode}'}")
-        return done.stdout
+        return str(done.stdout)
 
 
 def find_tool() -> DeviceTool:

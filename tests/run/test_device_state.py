@@ -232,3 +232,15 @@ def test_a_trial_that_hangs_ends(stub, tool, driver, monkeypatch):
     monkeypatch.setattr(devicestate, "_ANSWER", 1)
     stub.tell("lock", "hang")
     assert "lock: no answer" in try_out(tool, "0", held_by(stub)).problem
+
+
+def test_a_program_that_cannot_be_killed_costs_no_more_than_its_time(stub, tool, me, monkeypatch):
+    kill, left = subprocess.Popen.kill, []
+    stub.state(me, "locked")
+    stub.tell("checkpoint", "hang")
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess.Popen, "kill", lambda one: left.append(one))  # as in a driver
+        with pytest.raises(NotMoved, match="checkpoint: no answer in 0 s"):
+            tool.act("checkpoint", me, 0.1)
+    (process,) = left
+    kill(process)

@@ -129,6 +129,20 @@ def test_a_stuck_daemon_is_replaced_only_when_nothing_uses_it(stage: Stage, how,
     assert have_daemon(stage) != first
 
 
+def test_a_control_program_that_cannot_be_killed_is_left_behind(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+):
+    have_daemon(stage)
+    stage.behave(hang=[HEALTH])
+    kill, left = subprocess.Popen.kill, []
+    with monkeypatch.context() as patch, stage.control(limits=QUICK).session() as session:
+        patch.setattr(subprocess.Popen, "kill", lambda one: left.append(one))  # as in a driver
+        with pytest.raises(MpsSilent, match="has not answered"):
+            session.check()
+    (process,) = left
+    kill(process)
+
+
 def test_nothing_is_believed_only_of_a_daemon_that_answers(stage: Stage):
     have_daemon(stage)
     with stage.control().session() as session:

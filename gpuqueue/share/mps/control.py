@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuqueue.errors import MpsError, MpsSilent
+from gpuqueue.run.limited import run_limited
 from gpuqueue.share.mps.place import Place
 
 __all__ = ["PERCENTAGE", "PIPE", "PROGRAM", "Control", "Limits", "Session", "bare"]
@@ -136,7 +137,7 @@ class Session:
         Raises
         ------
         MpsSilent
-            It has not ended in time; it is killed.
+            It has not ended in time; it is killed, and left behind where that does nothing.
         MpsError
             It cannot be started, or there is nothing that it can talk with.
         """
@@ -145,17 +146,16 @@ class Session:
         answer = self.place.root / "answer"
         try:
             with open(os.open(answer, os.O_CREAT | os.O_RDWR | os.O_TRUNC, 0o600), "rb") as file:
-                done = subprocess.run(
+                done = run_limited(
                     [self.control.program, *options],
+                    limit,
+                    said=f"{words}\n".encode() if words else None,
                     env=self.control.environment,
-                    input=f"{words}\n".encode() if words else None,
-                    stdin=None if words else subprocess.DEVNULL,
+                    stdin=subprocess.PIPE if words else subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,
                     cwd="/",
-                    timeout=limit,
                     start_new_session=True,
-                    check=False,
                 )
                 file.seek(0)
                 text = file.read(1 << 20).decode(errors="replace").strip()
