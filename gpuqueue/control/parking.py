@@ -8,11 +8,14 @@ process of our own.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from math import inf
 
 from gpuqueue.control.proving import Prover
 from gpuqueue.control.runners import go_on, keep_still
@@ -25,7 +28,9 @@ from gpuqueue.run.parked import Parked, forget_parked, parked_in, write_parked
 from gpuqueue.run.process import alive, descendants, environment_of, identify, is_elsewhere
 from gpuqueue.run.wake import ring
 from gpuqueue.settings import SettingsFile
-from gpuqueue.units import format_bytes
+from gpuqueue.units import format_bytes, format_duration
+
+log = logging.getLogger("gpuqueue")
 
 __all__ = ["Parking", "Return"]
 
@@ -33,6 +38,8 @@ _SPARE = 1 << 30
 """Bytes of the host's memory that are left alone."""
 _START, _SLOWEST = 30.0, 500e6
 """Seconds for a copy to begin, and bytes a second at least from then on."""
+_GRACE = 30.0
+"""Seconds beyond that for a way to the host to end: for the lock, and for taking it back."""
 _AGAIN = 10.0
 """Seconds until a failed way back is tried again."""
 _MOST = 3
@@ -40,6 +47,9 @@ _MOST = 3
 _LAG = 2.5
 """Seconds that a reading of the GPUs may be behind."""
 _MPS = "CUDA_MPS_PIPE_DIRECTORY"
+_ELSEWHERE = "it runs in another container"
+_STAYS = "its GPU memory stays where it is"
+_NOT_BACK = "its GPU memory is on the host and could not be brought back"
 
 Key = tuple[int, int]
 """A job and its attempt."""
@@ -57,10 +67,15 @@ class Return(Enum):
 
 @dataclass(slots=True)
 class _Way:
-    """One way to the host or back; its thread ends with ``busy = False``."""
+    """One way to the host or back; its thread ends with ``busy = False``.
+
+    ``well`` says that the memory is where the way leads, or may be; ``late`` from when on a job is
+    frozen all the same.
+    """
 
     busy: bool = True
     well: bool = False
+    late: float = inf
     words: str = ""
     failures: int = 0
     again: float = 0.0
@@ -113,26 +128,37 @@ class Parking:
         if way is None:
             found = self._may_move(job)
             if isinstance(found, str):
-                return found and f"; its GPU memory stays where it is: {found}"
-            self._out[key] = way = _Way()
+                return found and f"; {_STAYS}: {found}"
+            patience = _time_for(found) + _GRACE
+            self._out[key] = way = _Way(late=time.monotonic() + patience)
             self._parked[key] = found
-            self._begin(way, lambda: self._move(key, found, way))
+            self._begin(way, lambda: self._move(key, found, way), _STAYS)
         if way.busy:
-            return None
+            if time.monotonic() < way.late:
+                return None
+            patience = _time_for(self._parked[key]) + _GRACE
+            lacking = f"its GPU memory has not come to the host within {format_duration(patience)}"
+            return f"; {way.words if way.well else lacking}"
         del self._out[key]
-        if not way.well:
+        # the note goes once it is known that nothing is on the host
+        if not way.well and parked_in(self._home.attempt(*key)) is None:
             del self._parked[key]
         return f"; {way.words}"
 
     def _may_move(self, job: Job) -> Parked | str:
         """What to move; else why not, empty where there is nothing to say of it."""
-        if self.is_out(job):
-            return self._parked[job.id, job.attempt]  # a lead before this one has begun
+        if self.is_out(job):  # a lead before this one has begun
+            found = self._parked[job.id, job.attempt]
+            if is_elsewhere(found.process):
+                return ""
+            if alive(found.process):
+                return found
+            self._forget(job)
         problem = self._prover.problem(self._sight)
         if problem is None or job.process is None or not self._settings.current.move_gpu_memory:
             return ""
         if problem or is_elsewhere(job.process):
-            return problem or "it runs in another container"
+            return problem or _ELSEWHERE
         by_gpu, pids = self._seen_of(job.process.pid)
         processes = [process for pid in pids if (process := identify(pid)) is not None]
         if not processes:
@@ -162,26 +188,40 @@ class Parking:
                     by_gpu[reading.gpu] = by_gpu.get(reading.gpu, 0) + (size or 0)
         return by_gpu, pids
 
+    def _forget(self, job: Job) -> None:
+        """The process whose memory it was has ended."""
+        del self._parked[job.id, job.attempt]
+        forget_parked(self._home.attempt(job.id, job.attempt))
+
     def _move(self, key: Key, parked: Parked, way: _Way) -> None:
         folder = self._home.attempt(*key)
-        write_parked(folder, parked)
+        noted = parked_in(folder)
+        if noted is None or noted.process != parked.process:  # one of a lead before is as good
+            write_parked(folder, parked)
         try:
             move_out(self._prover.tool, parked.process.pid, _time_for(parked))
         except NotMoved as error:
-            way.words = f"its GPU memory stays where it is: {error}"
+            way.words = f"{_STAYS}: {error}"
             way.well = error.stuck
             if error.stuck:
-                write_parked(folder, replace(parked, left=parked.memory))
+                self._note(key, way, replace(parked, left=parked.memory))
             else:
                 forget_parked(folder)
             return
+        way.well = True  # whatever goes wrong from here on
+        way.words = "its GPU memory is on the host"
         left = self._left(parked)
-        write_parked(folder, replace(parked, left=left))
-        way.well = True
+        self._note(key, way, replace(parked, left=left))
         there = sum(left.values())
         way.words = f"{format_bytes(max(0, parked.size - there))} of its GPU memory are on the host"
         if there:
             way.words += f", {format_bytes(there)} stay where they are"
+
+    def _note(self, key: Key, way: _Way, parked: Parked) -> None:
+        """Note what is left, if there is room; not after it has been given up and brought back."""
+        if self._out.get(key) is way:
+            with contextlib.suppress(OSError):
+                write_parked(self._home.attempt(*key), parked)
 
     def _left(self, parked: Parked) -> dict[str, int]:
         """Bytes that the process is seen to hold of GPUs, once the readings follow."""
@@ -209,7 +249,9 @@ class Parking:
         key = (job.id, job.attempt)
         moving = self._out.get(key)
         if moving is not None and moving.busy:
-            return Return.UNDER_WAY, ""
+            given_up = moving.well and time.monotonic() > moving.late  # only a reading is awaited
+            if not given_up:
+                return Return.UNDER_WAY, ""
         self._out.pop(key, None)
         way = self._back.setdefault(key, _Way(busy=False))
         if way.busy:
@@ -228,7 +270,7 @@ class Parking:
             return Return.WAITS, lacking
         way.busy = True
         parked = self._parked[key]
-        self._begin(way, lambda: self._bring(job, parked, way))
+        self._begin(way, lambda: self._bring(job, parked, way), _NOT_BACK)
         return Return.UNDER_WAY, ""
 
     def _lacks_room(self, parked: Parked) -> str:
@@ -251,27 +293,35 @@ class Parking:
         runners = [] if job.process is None else [(folder, job.process)]
         go_on(runners)
         try:
-            bring_back(self._prover.tool, parked.process.pid, _time_for(parked))
+            if is_elsewhere(parked.process):
+                raise NotMoved(_ELSEWHERE)
+            if alive(parked.process):
+                bring_back(self._prover.tool, parked.process.pid, _time_for(parked))
         except NotMoved as error:
-            if not alive(parked.process):
+            if not is_elsewhere(parked.process) and not alive(parked.process):
                 way.well = True  # it has ended; how, its runner tells
                 return
             keep_still(runners)
             way.failures += 1
             way.again = time.monotonic() + _AGAIN
-            way.words = f"its GPU memory is on the host and could not be brought back: {error}"
+            way.words = f"{_NOT_BACK}: {error}"
         else:
             forget_parked(folder)
             way.well = True
         finally:
             self._read_again = time.monotonic() + _LAG
 
-    def _begin(self, way: _Way, work: Callable[[], None]) -> None:
+    def _begin(self, way: _Way, work: Callable[[], None], failed: str) -> None:
         def run() -> None:
             try:
                 work()
-            except OSError as error:  # no room to write down where it is
-                way.words = f"its GPU memory stays where it is: {error}"
+            except Exception as error:
+                if not isinstance(error, OSError):  # such as no room to note where it is
+                    log.exception("gpuqueue: moving GPU memory went wrong")
+                way.failures += 1
+                way.again = time.monotonic() + _AGAIN
+                if not way.well:
+                    way.words = f"{failed}: {error}"
             finally:
                 way.busy = False
                 ring(self._home.wake, "parked")

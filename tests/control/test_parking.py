@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
 import subprocess
+import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -34,7 +37,7 @@ from gpuqueue.model import (
     Request,
 )
 from gpuqueue.run.devicestate import DeviceTool
-from gpuqueue.run.parked import parked_in
+from gpuqueue.run.parked import Parked, parked_in, write_parked
 from gpuqueue.run.process import alive, descendants, identify, marked, send_signal
 
 SOURCE = Path(__file__).parent.parent / "run" / "fake_device_state.c"
@@ -472,6 +475,135 @@ def test_one_that_is_stuck_is_brought_back_without_room(place, stub):
     stub.tell("unlock", "")
     assert brought(place)[0] is Return.BACK  # it holds that room itself
     assert stub.state(pid) == "running"
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_no_room_to_note_what_is_left(place, stub, monkeypatch, at):
+    pid = place.pids[0]
+    place.see((pid, GIB))
+    written = []
+
+    def write(folder, parked):
+        written.append(parked)
+        if len(written) == at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_parked(folder, parked)
+
+    monkeypatch.setattr(module, "write_parked", write)
+    words = moved(place)
+    if at == 1:
+        assert "its GPU memory stays where it is: [Errno 28]" in words
+        assert not place.parking.is_out(place.job)
+        assert stub.done(pid) == []
+        return
+    assert words == "; 1G of its GPU memory are on the host"
+    assert place.parking.is_out(place.job)
+    assert parked_in(place.folder).process == identify(pid)
+    place.see()
+    assert brought(place)[0] is Return.BACK
+    assert stub.state(pid) == "running"
+
+
+def test_what_cannot_be_read_loses_nothing(place, stub, caplog):
+    def broken(*_):
+        raise ValueError("a reading that is none")
+
+    place.see((place.pids[0], GIB))
+    place.prover.held = broken
+    assert moved(place) == "; its GPU memory is on the host"
+    assert "a reading that is none" in caplog.text
+    assert place.parking.is_out(place.job)
+    place.see()
+    assert brought(place)[0] is Return.BACK
+    assert stub.state(place.pids[0]) == "running"
+
+
+def test_no_room_and_a_lead_before_has_moved_it(place, stub, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    pid = place.pids[0]
+    write_parked(place.folder, Parked(identify(pid), {"FAKE-0": GIB}))
+    stub.state(pid, "checkpointed")
+    monkeypatch.setattr(module, "write_parked", full)
+    assert "are on the host" in moved(place)
+    assert place.parking.is_out(place.job)
+    assert brought(place)[0] is Return.BACK
+    assert stub.state(pid) == "running"
+
+
+def test_one_that_takes_too_long_is_frozen_all_the_same(place, stub, monkeypatch):
+    pid = place.pids[0]
+    monkeypatch.setattr(module, "_GRACE", -module._START)
+    stub.tell("checkpoint", "wait")
+    place.see((pid, GIB // 1024))
+    assert "its GPU memory has not come to the host within " in moved(place)
+    assert place.parking.is_out(place.job)
+    assert place.parking.bring(place.job) == (Return.UNDER_WAY, "")
+    stub.go("checkpoint")
+    place.see()
+    assert brought(place)[0] is Return.BACK
+    assert stub.state(pid) == "running"
+
+
+def test_a_reading_that_never_comes_keeps_nothing(place, stub, monkeypatch):
+    go = threading.Event()
+    pid = place.pids[0]
+    monkeypatch.setattr(module, "_GRACE", -module._START)
+    place.see((pid, GIB // 1024))
+    place.prover.held = lambda *_: {} if go.wait(60) else {"FAKE-0": 1}
+    try:
+        until(lambda: place.parking.move(place.job) == "; its GPU memory is on the host")
+        place.see()
+        assert brought(place)[0] is Return.BACK
+        assert stub.state(pid) == "running"
+    finally:
+        go.set()
+    until(lambda: "gpuqueue-parking" not in [one.name for one in threading.enumerate()])
+    assert parked_in(place.folder) is None
+
+
+def test_a_note_of_a_process_that_has_ended(place, stub):
+    pid = place.pids[0]
+    gone = replace(identify(pid), start=1)  # its number is another's by now
+    write_parked(place.folder, Parked(gone, {"FAKE-0": GIB}))
+    place.see()
+    assert place.parking.is_out(place.job)
+    assert refused(place) == ""
+    assert parked_in(place.folder) is None
+    assert stub.done(pid) == []
+
+
+def test_a_note_of_a_process_that_has_ended_is_made_anew(place, stub):
+    pid = place.pids[0]
+    write_parked(place.folder, Parked(replace(identify(pid), start=1), {"FAKE-0": GIB}))
+    place.see((pid, 2 * GIB))
+    assert moved(place) == "; 2G of its GPU memory are on the host"
+    assert parked_in(place.folder) == Parked(identify(pid), {"FAKE-0": 2 * GIB})
+
+
+def test_nothing_is_done_to_a_stranger_with_its_number(place, stub):
+    pid = place.pids[0]
+    write_parked(place.folder, Parked(replace(identify(pid), start=1), {"FAKE-0": GIB}))
+    stub.state(pid, "checkpointed")
+    assert place.parking.is_out(place.job)
+    assert brought(place)[0] is Return.BACK
+    assert stub.done(pid) == []
+    assert parked_in(place.folder) is None
+
+
+def test_one_of_another_container_is_left_to_it(place, stub):
+    pid = place.pids[0]
+    there = identify(pid)
+    there = replace(there, boot=f"{there.boot.partition(':')[0]}:7777")
+    write_parked(place.folder, Parked(there, {"FAKE-0": GIB}))
+    stub.state(pid, "checkpointed")
+    assert place.parking.move(place.job) == ""
+    how, words = brought(place)
+    assert how is Return.WAITS
+    assert words.endswith("could not be brought back: it runs in another container")
+    assert parked_in(place.folder) is not None
+    assert stub.done(pid) == []
 
 
 def test_it_is_forgotten_with_its_job(place):
