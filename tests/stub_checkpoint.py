@@ -7,13 +7,13 @@ it is, ``wait`` does it once it is let ``go``.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+
+from python_programs import python_program
 
 __all__ = ["Stub"]
 
-_PROGRAM = r"""#!{python} -IS
-import os, sys, time
+_PROGRAM = r"""import os, sys, time
 here = {here!r}
 words = dict(zip(sys.argv[1::2], sys.argv[2::2])) if sys.argv[1] != "--get-state" else {{}}
 pid = sys.argv[sys.argv.index("--pid") + 1]
@@ -74,8 +74,7 @@ class Stub:
         self.folder = folder
         folder.mkdir()
         self.program = folder / "cuda-checkpoint"
-        self.program.write_text(_PROGRAM.format(python=sys.executable, here=str(folder)))
-        self.program.chmod(0o700)
+        python_program(self.program, _PROGRAM.format(here=str(folder)))
         self.procs = folder / "procs"
         self.procs.touch()
 

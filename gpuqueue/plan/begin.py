@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
+from math import inf
 
 from gpuqueue.model import Job, Placement
 from gpuqueue.plan.ends import expected_end
@@ -49,6 +50,8 @@ def begun(snapshot: Snapshot, lanes: Lanes, now: float, absent: Collection[int] 
         level = (full | lanes.guards) - sum(take for _, take, _ in held)
         free[0] = level
         for end, take, _ in held:
+            if end == inf:
+                break
             level += take
             if end == times[-1]:
                 free[-1] = level
@@ -103,7 +106,7 @@ def _fill_clamped(
     free: list[int],
 ) -> None:
     """Fill the steps where more is held than there is: nothing is free, rather than less."""
-    ends = sorted({end for end, _, _ in held})
+    ends = sorted({end for end, _, _ in held if end < inf})
     times += ends
     free.clear()
     for after in times:

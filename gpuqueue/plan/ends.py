@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from gpuqueue.model import Job, JobState
+from gpuqueue.model import Job, JobKind, JobState
 from gpuqueue.plan.types import Snapshot
 
 __all__ = ["UNKNOWN", "end_of", "expected_end", "length_of", "run_time"]
@@ -46,7 +46,13 @@ def end_of(snapshot: Snapshot, job: Job, now: float) -> float:
 
 
 def expected_end(snapshot: Snapshot, job: Job, now: float) -> tuple[float, bool]:
-    """When a running job is expected to end, after ``now``, and whether others may rely on it."""
+    """When a running job is expected to end, after ``now``, and whether others may rely on it.
+
+    A notebook's kernel has no end that anybody waits for, so it is infinite and relied upon: what
+    needs its part of a GPU is laid out nowhere, and holds nothing back from others meanwhile.
+    """
+    if job.kind is JobKind.KERNEL:
+        return inf, True
     end = end_of(snapshot, job, now)
     if now < end < inf:
         return end, True

@@ -151,3 +151,24 @@ def test_never_more_than_there_is(steps: list[tuple[object, ...]], count: int, g
             assert sum(g.memory for g in grants) <= (each.gpu.memory or 0)
             assert len(grants) == 1 or not any(g.whole for g in grants)
         assert all(j.placement.slots == 0 for j in running if j.kind is JobKind.KERNEL)
+
+
+def test_who_waits_for_a_kernel_to_end_holds_up_nobody() -> None:
+    """Nobody knows when a notebook lets go: what fits beside it goes on meanwhile."""
+    seat = replace(
+        run(kernel(1), 0, compute=250, memory=6 * G, whole=False, slots=0), tag="a.ipynb"
+    )
+    waiting = [job(2), job(3, gpus=2), job(4, share=500, memory=6 * G), job(5, "cpu"), kernel(6)]
+    found = plan(machine(1, [waiting[0], *waiting[2:]], [seat], policy(3)), NOW)
+    assert places(found) == {4: (0,), 5: (), 6: (0,)}
+    assert found.waits[2].expected is None
+    assert found.waits[2].reason == "gpu"
+    assert "a.ipynb" in found.waits[2].sentence
+    assert {promise.job for promise in found.promises} <= {4, 5, 6}
+    # once it has let go, the queue is in order again
+    found = plan(machine(1, [waiting[0], *waiting[2:4]], (), policy(3)), NOW)
+    assert places(found) == {2: (0,), 5: ()}
+    # on another GPU a wide job is expected as ever
+    held = run(job(7, eta=600.0), 1, started=NOW)
+    found = plan(machine(3, [waiting[1]], [seat, held], policy(9)), NOW)
+    assert found.expected[3] == NOW + 600

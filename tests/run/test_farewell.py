@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import until
+from python_programs import python_program
 
 from gpuqueue.control import outcome
 from gpuqueue.control.launch import Launcher
@@ -33,8 +33,7 @@ STUBBORN = (
 )
 
 # whom MPS has is a file, as are the commands that it is given
-CONTROL = """#!{python} -IS
-import os, sys, time
+CONTROL = """import os, sys, time
 command = sys.stdin.readline().strip()
 with open("{folder}/asked", "a") as file:
     state = os.path.exists("/proc/" + open("{folder}/client").read().strip())
@@ -58,8 +57,7 @@ if command == "get_default_active_thread_percentage":
 def job(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A job's directory, its attempt's, and what runs it."""
     program = tmp_path / "nvidia-cuda-mps-control"
-    program.write_text(CONTROL.format(python=sys.executable, folder=tmp_path))
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    python_program(program, CONTROL.format(folder=tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     launcher = Launcher(home, succeed=False)
     yield launcher

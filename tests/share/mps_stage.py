@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import stat
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from python_programs import python_program
 from share_cards import HERE, ONE, TWO, drivers
 
 from gpuqueue.run.process import alive, identify, marked
@@ -99,8 +99,7 @@ def install(folder: Path, drivers: Path) -> dict[str, str]:
     program = folder / "bin" / PROGRAM
     program.parent.mkdir()
     source = (HERE / "fake_mps_control.py").read_text()
-    program.write_text(f"#!{sys.executable} -IS\n{source}")
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    python_program(program, source)
     return {
         "PATH": f"{program.parent}:{os.environ['PATH']}",
         "FAKE_MPS": str(folder),
