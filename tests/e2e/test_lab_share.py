@@ -81,6 +81,12 @@ def test_what_is_refused_says_why_and_goes_back(show: Callable[..., Any]) -> Non
         has_text="The share of job 1 stays. GPU 0 has 0.25 free"
     ).wait_for()
     assert compute.input_value() == "250"
+    # it stays to be read through the looks that follow, until a slider is moved
+    again(page, sharing())
+    alert = page.get_by_role("alert").filter(has_text="The share of job 1 stays.")
+    alert.wait_for()
+    compute.fill("300")
+    alert.wait_for(state="hidden")
 
 
 def test_what_is_being_moved_is_not_moved_back_by_an_update(show: Callable[..., Any]) -> None:

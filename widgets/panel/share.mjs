@@ -81,7 +81,7 @@ export class Share {
    * @param {string} label
    */
   slider(name, label) {
-    const field = h('input', 'slider', { type: 'range', name, 'data-lm-suppress-shortcuts': 'true', input: () => this.draw() });
+    const field = h('input', 'slider', { type: 'range', name, 'data-lm-suppress-shortcuts': 'true', input: () => this.moved() });
     const words = h('span', 'num', {});
     return { field, words, root: h('label', 'meter', {}, h('span', 'dim', {}, label), field, words) };
   }
@@ -117,14 +117,25 @@ export class Share {
       attr(this.memory.field, name, value);
     }
     if (moved) this.draw();
-    else this.reset();
+    else this.place();
+  }
+
+  /** Somebody moves a slider: what was refused before is over. */
+  moved() {
+    put(this.wrong, '');
+    this.draw();
   }
 
   reset() {
+    put(this.wrong, '');
+    this.place();
+  }
+
+  /** Put the sliders where the job is; why it stays there is kept, whatever is seen meanwhile. */
+  place() {
     if (!this.size) return;
     this.compute.field.value = String(round(this.size.share));
     this.memory.field.value = String(Math.round(this.size.memory / GIB * 2) / 2);
-    put(this.wrong, '');
     this.draw();
   }
 
