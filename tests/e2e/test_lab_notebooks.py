@@ -148,6 +148,25 @@ def test_a_running_job_is_given_more_by_the_keyboard(
     assert client.job(grows).process == before.process
 
 
+def test_a_waiting_job_asks_for_less_and_starts(
+    made: Server, client: LocalClient, page: Any
+) -> None:
+    first = made.submit(SLEEP, tag="first", share="0.75", mem="20G")
+    runs(client, first)
+    waits = made.submit(SLEEP, tag="waits", share="0.35", mem="20G")
+    page.locator(f".gq-waiting [data-job='{waits}'] .gq-open").click()
+    detail = page.locator(".gq-detail")
+    detail.get_by_text("It waits, and asks for that from then on.").wait_for()
+    compute = detail.get_by_role("slider", name="Compute")
+    assert compute.get_attribute("aria-valuetext") == "35%"
+    for _ in range(2):
+        compute.press("ArrowLeft")
+    detail.get_by_role("button", name="Give it that").click()
+    runs(client, waits)
+    assert booked(client, waits) == [(250, 20 << 30)]
+    detail.get_by_text("That leaves 0% free").wait_for()
+
+
 def test_a_notebook_s_kernel_busy_then_idle_and_ended(
     made: Server, client: LocalClient, page: Any
 ) -> None:

@@ -269,7 +269,7 @@ export class Detail {
       this.share = new Share(this.context, job.id);
       this.sharing.replaceChildren(this.share.root);
     }
-    this.share.update(status);
+    this.share.update(status, job);
   }
 
   /** @param {Job} job */

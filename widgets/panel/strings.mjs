@@ -194,6 +194,7 @@ export const S = {
   resizeLeft: (where, left) => `That leaves ${left} on ${where}.`,
   /** @param {string} where */
   resizeOver: where => `That is more than is free on ${where}.`,
+  resizeWaits: 'It waits, and asks for that from then on.',
   /** @param {number} part */
   leftShare: part => `${Math.round(part)}% free`,
   /** @param {string} size */
