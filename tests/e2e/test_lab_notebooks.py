@@ -107,6 +107,18 @@ def booked(client: LocalClient, number: int) -> list[tuple[int, int]]:
     return [(grant.compute, grant.memory) for grant in placement.grants]
 
 
+def serious(page: Any) -> list[str]:
+    """What axe finds that keeps somebody from using it."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    return [
+        f"{rule['id']}: {node['target']}"
+        for rule in Axe().run(page).response["violations"]
+        if rule["impact"] in ("serious", "critical")
+        for node in rule["nodes"]
+    ]
+
+
 def test_a_running_job_is_given_more_by_the_keyboard(
     made: Server, client: LocalClient, page: Any
 ) -> None:
@@ -193,6 +205,15 @@ def test_a_notebook_s_kernel_busy_then_idle_and_ended(
     # another size, now and at its next start
     row.get_by_role("button", name="Change the share of a b.ipynb").click()
     row.get_by_text("At its next start it asks for what the notebook").wait_for()
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        assert serious(page) == []
+    page.set_viewport_size({"width": 280, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert row.evaluate("node => node.scrollWidth <= node.clientWidth")
+    row.scroll_into_view_if_needed()
+    picture(page, "notebooks-narrow")
+    page.set_viewport_size({"width": 1000, "height": 900})
     row.get_by_role("slider", name="Compute").press("ArrowRight")
     row.get_by_role("button", name="Give it that").click()
     row.get_by_text(f"job {share.id} has share 0.3").wait_for()
