@@ -37,6 +37,7 @@ export class NextStart {
     this.context = context;
     this.path = path;
     this.busy = false;
+    this.typed = false; // something that is not asked for yet
     /** @type {Own | null} */
     this.own = null;
     this.now = h('p', 'line', {});
@@ -56,6 +57,7 @@ export class NextStart {
       'div', 'share', { role: 'group', 'aria-label': S.nextStart },
       this.now, this.form, this.told, this.wrong,
     );
+    this.form.addEventListener('input', () => (this.typed = true));
     show(this.form, may(context, 'write'));
     show(this.forget, false);
     put(this.now, S.nextStart);
@@ -75,7 +77,8 @@ export class NextStart {
   /** Ask what is chosen. */
   async look() {
     try {
-      this.draw(await this.context.home.source.ask('GET', `/share?path=${encodeURIComponent(this.path)}`));
+      const own = await this.context.home.source.ask('GET', `/share?path=${encodeURIComponent(this.path)}`);
+      if (!this.own) this.draw(own); // else something was chosen meanwhile
     } catch (error) {
       put(this.wrong, reasonOf(error));
     }
@@ -86,9 +89,10 @@ export class NextStart {
     this.own = own;
     const { chosen } = own;
     put(this.now, chosen ? S.nextIs(chosenWords(chosen)) : S.nextIsNone);
+    show(this.forget, chosen !== null);
+    if (this.typed) return;
     this.share.value = chosen && chosen.share !== null ? String(chosen.share / 1000) : '';
     this.memory.value = chosen && chosen.memory !== null ? typed(chosen.memory) : '';
-    show(this.forget, chosen !== null);
   }
 
   /** @param {Event} event */
@@ -115,6 +119,7 @@ export class NextStart {
     try {
       /** @type {Own} */
       const answer = await this.context.home.source.ask('POST', '/share', { path: this.path, ...asked });
+      this.typed = false;
       this.draw(answer);
       put(this.told, answer.message || (answer.chosen ? S.nextNoted : S.nextForgotten));
     } catch (error) {
