@@ -46,7 +46,8 @@ time.sleep(1)
 scores = {"top1": 0.71}
 print("top5:", scores["top5"])
 """
-NOTEBOOK = {
+SHARE = {"share": "0.25", "mem": "20G"}
+NOTEBOOK: dict[str, Any] = {
     "nbformat": 4,
     "nbformat_minor": 5,
     "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3"}},
@@ -76,6 +77,8 @@ class Machine:
         (work / "train.py").write_text(TRAIN)
         (work / "evaluate.py").write_text(EVALUATE)
         (work / "panel.ipynb").write_text(json.dumps(NOTEBOOK))
+        shares = {**NOTEBOOK["metadata"], "gpuqueue": SHARE}
+        (work / "explore.ipynb").write_text(json.dumps({**NOTEBOOK, "metadata": shares}))
         self.processes = folder / "processes"
         self.processes.write_text("")
         names = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
@@ -123,6 +126,20 @@ class Machine:
         """Where a job is in its life."""
         return str(self.ask("GET", f"gpuqueue/api/v1/jobs/{job}")["state"])
 
+    def explore(self) -> None:
+        """A notebook whose kernel holds a share, and idles."""
+        name = "explore.ipynb"
+        kernel = {"name": "python3"}
+        self.ask(
+            "POST",
+            "api/sessions",
+            {"path": name, "name": name, "type": "notebook", "kernel": kernel},
+        )
+        status = f"{API}/status"
+        until(
+            lambda: any(job.get("busy") is False for job in self.ask("GET", status)["running"]),
+        )
+
     def fill(self) -> dict[str, int]:
         """A lively afternoon; gives some of its jobs by name."""
         done = [
@@ -134,7 +151,9 @@ class Machine:
         train = self.submit(
             ["python", "train.py"], tag="finetune-lr0.1", mem="32G", share=0.5, eta="40m"
         )
-        self.submit("sleep 900", tag="embed-corpus", mem="20G", share=0.25, eta="15m")
+        embed = self.submit("sleep 900", tag="embed-corpus", mem="20G", share=0.25, eta="15m")
+        until(lambda: self.state(train) == self.state(embed) == "running")
+        self.explore()
         self.submit("sleep 2400", tag="pretrain-small", preset="one", eta="40m")
         for i, rate in enumerate(("0.05", "0.02", "0.01")):
             self.submit("sleep 600", tag=f"sweep-lr{rate}", preset="one", eta=f"{20 + 5 * i}m")
@@ -150,11 +169,12 @@ class Machine:
         )
         # what the driver would tell of them, and of a program that is not the queue's
         running = self.ask("GET", "gpuqueue/api/v1/status")["running"]
-        pids = [job["pid"] for job in running if job["pid"]]
+        pids = {job["tag"]: job["pid"] for job in running}
         lines = [
-            f"{pids[0]}:0:27100",
-            f"{pids[1]}:0:18400",
-            f"{pids[2]}:1:52000",
+            f"{pids['finetune-lr0.1']}:0:27100",
+            f"{pids['embed-corpus']}:0:18400",
+            f"{pids['explore.ipynb']}:0:9300",
+            f"{pids['pretrain-small']}:1:52000",
             f"{os.getpid()}:0:3100",
         ]
         self.processes.write_text("\n".join(lines))
@@ -205,6 +225,15 @@ def choose(page: Any) -> None:
     page.get_by_role("slider", name="Compute").press("ArrowLeft")
 
 
+def choose_share(page: Any) -> None:
+    """A notebook's share, about to be changed."""
+    row = page.locator(".gq-notebook").first
+    row.locator(".gq-resize").click()
+    row.get_by_text("At its next start").wait_for()
+    row.get_by_role("slider", name="Compute").press("ArrowLeft")
+    row.evaluate("node => node.parentElement.parentElement.scrollIntoView({block: 'center'})")
+
+
 def open_lab(browser: Any, machine: Machine, size: tuple[int, int], theme: str) -> Any:
     """JupyterLab, in one of its themes."""
     address = "lab/api/settings/@jupyterlab/apputils-extension:themes"
@@ -230,6 +259,27 @@ def sidebar(page: Any) -> None:
     page.wait_for_selector("#jupyter-gpuqueue-panel .gq-running .gq-row")
 
 
+def of_the_page(browser: Any, machine: Machine, jobs: dict[str, int]) -> None:
+    """Pictures of the page by itself, light and dark."""
+    for scheme in ("light", "dark"):
+        page = open_page(browser, machine, (1200, 800), scheme)
+        shoot(page, f"page-{scheme}-wide")
+        page.set_viewport_size({"width": 420, "height": 900})
+        shoot(page, f"page-{scheme}-narrow")
+        page.set_viewport_size({"width": 1200, "height": 800})
+        choose_share(page)
+        shoot(page, f"notebooks-{scheme}")
+        page.reload()
+        page.wait_for_selector(".gq-running .gq-row")
+        choose(page)
+        shoot(page, f"many-{scheme}")
+        page.goto(f"{machine.url}gpuqueue/#job={jobs['train' if scheme == 'light' else 'failed']}")
+        page.reload()
+        page.wait_for_selector(".gq-log:not([hidden])")
+        shoot(page, f"job-{scheme}")
+        page.close()
+
+
 def main() -> None:
     """Take them all."""
     from playwright.sync_api import sync_playwright
@@ -244,23 +294,8 @@ def main() -> None:
             jobs = machine.fill()
             quiet(machine)
             browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
-            for scheme in ("light", "dark"):
-                if only and "page" not in only:
-                    break
-                page = open_page(browser, machine, (1200, 800), scheme)
-                shoot(page, f"page-{scheme}-wide")
-                page.set_viewport_size({"width": 420, "height": 900})
-                shoot(page, f"page-{scheme}-narrow")
-                page.set_viewport_size({"width": 1200, "height": 800})
-                choose(page)
-                shoot(page, f"many-{scheme}")
-                page.goto(
-                    f"{machine.url}gpuqueue/#job={jobs['train' if scheme == 'light' else 'failed']}"
-                )
-                page.reload()
-                page.wait_for_selector(".gq-log:not([hidden])")
-                shoot(page, f"job-{scheme}")
-                page.close()
+            if not only or "page" in only:
+                of_the_page(browser, machine, jobs)
             for theme, scheme in (
                 ("JupyterLab Light", "light"),
                 ("JupyterLab Dark", "dark"),

@@ -6,6 +6,7 @@ import codecs
 import json
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from gpuqueue.errors import InvalidRequest, NotAllowedNow
 from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState
 from gpuqueue.run.ended import failure_of
 from gpuqueue.run.files import LOG, OUTPUTS, PROGRESS
+from gpuqueue.run.kernelshare import activity
 
 if TYPE_CHECKING:
     from gpuqueue.client import LocalClient
@@ -52,9 +54,23 @@ def job_told(client: LocalClient, job: Job) -> dict[str, Any]:
     more: dict[str, Any] = {"wait": wait_to_dict(wait)}
     if job.state in ACTIVE:
         more["progress"] = latest_note(client, job)
+        more |= _activity(client, job)
     if (failure := failure_of(client.home, job)) is not None:
         more["failure"] = failure
     return job_to_dict(job) | more
+
+
+def _activity(client: LocalClient, job: Job) -> dict[str, Any]:
+    """Of a notebook's kernel whether a cell runs in it, else since when none does."""
+    if job.kind is not JobKind.KERNEL:
+        return {}
+    busy, since = activity(client.home.attempt(job.id, job.attempt))
+    return {"busy": busy, "idle_since": since}
+
+
+def _counted(running: Sequence[Job], waiting: Sequence[Job]) -> dict[str, int]:
+    kernels = sum(job.kind is JobKind.KERNEL for job in running)
+    return {"running": len(running), "waiting": len(waiting), "notebooks": kernels}
 
 
 def _with_failure(client: LocalClient, told: dict[str, Any], job: Job) -> dict[str, Any]:
@@ -96,14 +112,15 @@ def status_told(
         ended = tuple(client.store.jobs(states=states, limit=recent, sought=sought))
     # the GPUs tell of all that run
     told = replace(whole, waiting=waiting[:limit], recent=ended).to_dict()
-    told["counts"] = {"running": len(whole.running), "waiting": len(whole.waiting)}
+    told["counts"] = _counted(whole.running, whole.waiting)
     if sought is not None:
-        told["matches"] = {"running": len(running), "waiting": len(waiting)}
+        told["matches"] = _counted(running, waiting)
         numbers = {job.id for job in running}
         told["running"] = [plain for plain in told["running"] if plain["id"] in numbers]
     told["running"] = told["running"][:limit]
     for plain, job in zip(told["running"], running, strict=False):
         plain["progress"] = latest_note(client, job)
+        plain.update(_activity(client, job))
     for plain, job in zip(told["recent"], ended, strict=True):
         _with_failure(client, plain, job)
     told["host"] = host_told(client.home.root)
@@ -112,11 +129,20 @@ def status_told(
 
 
 def counts_told(client: LocalClient) -> dict[str, int]:
-    """How many jobs run and wait, and the number of the newest change."""
+    """How many jobs run and wait, and the number of the newest change.
+
+    ``notebooks`` are those of the running that are a notebook's kernel.
+    """
     seq = client.store.last_event()
     found = client.store.live_counts()
-    waiting = found.pop(str(JobState.QUEUED), 0)
-    return {"seq": seq, "running": sum(found.values()), "waiting": waiting}
+    waiting = sum(count for (state, _), count in found.items() if state == JobState.QUEUED)
+    kernels = sum(
+        count
+        for (state, kind), count in found.items()
+        if kind == JobKind.KERNEL and state != JobState.QUEUED
+    )
+    running = sum(found.values()) - waiting
+    return {"seq": seq, "running": running, "waiting": waiting, "notebooks": kernels}
 
 
 def queue_told(

@@ -35,6 +35,7 @@ __all__ = [
     "BUSY",
     "SHARE",
     "Busy",
+    "activity",
     "has_grant",
     "is_busy",
     "is_released",
@@ -171,6 +172,21 @@ def is_busy(folder: str | os.PathLike[str]) -> bool:
             return file.read(1) != b"0"
     except OSError:
         return True
+
+
+def activity(folder: str | os.PathLike[str]) -> tuple[bool | None, float | None]:
+    """Whether a cell runs in the kernel, and if not, since when: seconds since the epoch.
+
+    Both are None of a kernel that does not tell, as one of another language.
+    """
+    try:
+        with open(os.path.join(folder, BUSY), "rb") as file:
+            state, written = file.read(1), os.fstat(file.fileno()).st_mtime
+    except OSError:
+        return None, None
+    if state not in (b"0", b"1"):
+        return None, None
+    return state == b"1", written if state == b"0" else None
 
 
 # -- the environment -------------------------------------------------------------------------------

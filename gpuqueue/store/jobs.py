@@ -154,11 +154,13 @@ class Jobs(Events, Placements):
         """How many jobs there are in each state."""
         return dict(self._rows("SELECT state, count(*) FROM jobs GROUP BY state"))
 
-    def live_counts(self) -> dict[str, int]:
-        """How many jobs there are in each state that has not ended."""
+    def live_counts(self) -> dict[tuple[str, str], int]:
+        """How many jobs there are of each kind in each state that has not ended."""
         marks = ", ".join(f"'{state}'" for state in LIVE)
-        sql = f"SELECT state, count(*) FROM jobs WHERE state IN ({marks}) GROUP BY state"
-        return dict(self._rows(sql))
+        sql = (
+            f"SELECT state, kind, count(*) FROM jobs WHERE state IN ({marks}) GROUP BY state, kind"
+        )
+        return {(state, kind): count for state, kind, count in self._rows(sql)}
 
     # -- what the controller writes ---------------------------------------------------------
 

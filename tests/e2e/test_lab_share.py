@@ -81,6 +81,12 @@ def test_what_is_refused_says_why_and_goes_back(show: Callable[..., Any]) -> Non
         has_text="The share of job 1 stays. GPU 0 has 0.25 free"
     ).wait_for()
     assert compute.input_value() == "250"
+    # it stays to be read through the looks that follow, until a slider is moved
+    again(page, sharing())
+    alert = page.get_by_role("alert").filter(has_text="The share of job 1 stays.")
+    alert.wait_for()
+    compute.fill("300")
+    alert.wait_for(state="hidden")
 
 
 def test_what_is_being_moved_is_not_moved_back_by_an_update(show: Callable[..., Any]) -> None:
@@ -111,3 +117,23 @@ def test_it_is_offered_to_those_who_may_and_for_shares_only(show: Callable[..., 
     assert not opener(page, 2).is_visible()
     again(page, sharing(server={"version": "", "problem": "", "may": {"write": False}}))
     opener(page, 1).wait_for(state="hidden")
+
+
+def test_what_is_typed_for_a_next_start_stays_when_the_answer_comes_late(
+    show: Callable[..., Any],
+) -> None:
+    origin = {"kind": "kernel", "path": "/w/a.ipynb", "session": ""}
+    kernel = job(1, "running", kind="kernel", tag="a.ipynb", origin=origin, busy=None)
+    page = show(status(running=[kernel]))
+    page.evaluate("""answers = {
+      '/share': () => new Promise(done => {
+        const chosen = { share: 500, memory: null, gpus: null };
+        window.answerNow = () => done({ path: '/w/a.ipynb', chosen, job: 1 });
+      }),
+    }""")
+    page.get_by_role("button", name="Change the share of a.ipynb").click()
+    field = page.get_by_role("textbox", name="Compute")
+    field.fill("0.25")
+    page.evaluate("answerNow()")
+    page.get_by_text("At its next start it asks for 50%").wait_for()
+    assert field.input_value() == "0.25"

@@ -30,7 +30,7 @@ def test_status_shows_gpus_queue_and_who_leads(rest: Rest) -> None:
     assert [gpu["index"] for gpu in status["gpus"]] == [0, 1]
     assert status["lead"]["pid"] == os.getpid()
     assert status["lead"]["kind"] == "jupyter"
-    assert status["counts"] == {"running": 0, "waiting": 0}
+    assert status["counts"] == {"running": 0, "waiting": 0, "notebooks": 0}
 
 
 def test_a_job_gets_another_size_as_it_runs(rest: Rest) -> None:
@@ -72,7 +72,7 @@ def test_status_lists_no_more_than_asked_but_counts_all(rest: Rest) -> None:
     jobs = [rest.submit("sleep 60", options={"preset": "exclusive"}) for _ in range(5)]
     rest.until_state(jobs[0]["id"], "running")
     status = rest.get("/status", limit=2).json
-    assert status["counts"] == {"running": 1, "waiting": 4}
+    assert status["counts"] == {"running": 1, "waiting": 4, "notebooks": 0}
     assert len(status["waiting"]) == 2
     assert status["waiting"][0]["wait"]["sentence"]
 

@@ -219,8 +219,8 @@ class TestLookingFor:
         assert [job["id"] for job in found["waiting"]] == [a]
         assert [job["id"] for job in found["recent"]] == [ended]
         assert found["running"] == []
-        assert found["matches"] == {"running": 0, "waiting": 1}
-        assert found["counts"] == {"running": 1, "waiting": 2}
+        assert found["matches"] == {"running": 0, "waiting": 1, "notebooks": 0}
+        assert found["counts"] == {"running": 1, "waiting": 2, "notebooks": 0}
         assert [grant["tag"] for gpu in found["gpus"] for grant in gpu["grants"]][:1] == ["first"]
         for words, jobs in (("GRÖSSE", [ended]), (f"#{b}", [b]), (str(other), [other]), ("", None),
                             ("sweep echo", [ended]), ("sweep eval", [])):  # fmt: skip

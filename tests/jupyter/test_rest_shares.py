@@ -17,6 +17,7 @@ from gpuqueue.client import LocalClient
 from gpuqueue.client.shares import acquire
 from gpuqueue.client.wishes import Wish, remembered
 from gpuqueue.model import JobState
+from gpuqueue.run.kernelshare import BUSY, Busy
 from gpuqueue.run.process import identify
 
 
@@ -63,6 +64,39 @@ def test_a_kernel_that_runs_is_given_it_at_once(
     process.kill()
     process.wait()
     lease.release()
+
+
+def test_a_kernel_tells_whether_a_cell_runs_and_since_when_none_does(
+    rest: Rest, client: LocalClient
+) -> None:
+    lease = acquire(client, Wish(250), path="/w/a.ipynb", env={})
+    script = rest.submit("sleep 600", options={"preset": "cpu"})["id"]
+    folder = client.home.attempt(lease.job, 1)
+
+    def activity() -> tuple[Any, Any]:
+        job = rest.get(f"/jobs/{lease.job}").json
+        (listed,) = [one for one in rest.get("/status").json["running"] if one["id"] == lease.job]
+        assert (job["busy"], job["idle_since"]) == (listed["busy"], listed["idle_since"])
+        return job["busy"], job["idle_since"]
+
+    try:
+        assert activity() == (None, None)
+        told = Busy(folder)
+        told.tell(busy=True)
+        assert activity() == (True, None)
+        told.tell(busy=False)
+        told.close()
+        os.utime(folder / BUSY, (1e9, 1e9))
+        assert activity() == (False, 1e9)
+        assert "busy" not in rest.get(f"/jobs/{script}").json
+        until(lambda: rest.get("/counts").json["running"] == 2)
+        counts = rest.get("/counts").json
+        assert (counts["waiting"], counts["notebooks"]) == (0, 1)
+        status = rest.get("/status", match="a.ipynb").json
+        assert status["counts"] == {"running": 2, "waiting": 0, "notebooks": 1}
+        assert status["matches"] == {"running": 1, "waiting": 0, "notebooks": 1}
+    finally:
+        lease.release()
 
 
 @pytest.mark.parametrize(

@@ -102,17 +102,21 @@ export function sureButton(kind, faces, go) {
  * @param {Context} context
  * @param {number} job
  * @param {boolean} [words] With a word rather than a picture.
+ * @param {string} [notebook] Whose kernel the job is, where it is one: it says that the kernel ends.
  */
-export function cancelButton(context, job, words) {
-  const cross = words ? S.cancelShort : icon(ICONS.close);
+export function cancelButton(context, job, words, notebook) {
+  const kernel = notebook !== undefined;
+  const short = kernel ? S.shutDownShort : S.cancelShort;
+  const cross = words ? short : icon(ICONS.close);
+  const name = kernel ? S.shutDown(notebook) : S.cancel(job);
   const { node, draw } = sureButton(words ? 'plain' : 'quiet', {
     face: () => cross,
-    label: () => S.cancel(job),
-    sure: () => S.cancelAsk,
-    sureLabel: () => S.cancelSure(job),
-  }, () => act(context, `/jobs/${job}/cancel`, {}, why => S.notCancelled(job, why)));
+    label: () => name,
+    sure: () => (kernel ? S.shutDownAsk : S.cancelAsk),
+    sureLabel: () => (kernel ? S.shutDownSure(notebook) : S.cancelSure(job)),
+  }, () => act(context, `/jobs/${job}/cancel`, {}, why => (kernel ? S.notShutDown(notebook, why) : S.notCancelled(job, why))));
   draw();
-  attr(node, 'title', S.cancel(job));
+  attr(node, 'title', kernel ? S.shutDownTip(notebook) : name);
   attr(node, 'data-cancel', job);
   return node;
 }

@@ -4,6 +4,7 @@ import { cancelButton, copy, may, retryButton } from './actions.mjs';
 import { ICONS, Rows, attr, button, h, icon, put, show, style } from './dom.mjs';
 import { bytes, clock, duration, metric } from './format.mjs';
 import { Log } from './log.mjs';
+import { NextStart } from './nextstart.mjs';
 import { CellOutputs } from './outputs.mjs';
 import { startWords } from './queue.mjs';
 import { Share, resizable } from './share.mjs';
@@ -268,7 +269,7 @@ export class Detail {
       this.share = new Share(this.context, job.id);
       this.sharing.replaceChildren(this.share.root);
     }
-    this.share.update(status);
+    this.share.update(status, job);
   }
 
   /** @param {Job} job */
@@ -276,7 +277,7 @@ export class Detail {
     const tools = [];
     const { home, follow } = this.context;
     if (!ENDED.includes(job.state) && may(this.context, 'write')) {
-      tools.push(cancelButton(this.context, job.id, true));
+      tools.push(cancelButton(this.context, job.id, true, job.kind === 'kernel' ? job.tag : undefined));
     }
     if (ENDED.includes(job.state) && job.kind !== 'kernel' && may(this.context, 'execute')) {
       tools.push(retryButton(this.context, job.id, true));
@@ -296,6 +297,12 @@ export class Detail {
 
   /** @param {Job} job */
   writings(job) {
+    if (job.kind === 'kernel') {
+      // what it writes is in its notebook
+      const path = job.origin.path;
+      this.written.append(path ? new NextStart(this.context, path).root : h('div', '', {}));
+      return;
+    }
     const visible = () => this.visible();
     if (job.kind === 'cell') {
       this.outputs = new CellOutputs(this.context, job.id);

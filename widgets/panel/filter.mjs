@@ -2,6 +2,7 @@
 
 import { button, h, show } from './dom.mjs';
 import { RECENT } from './follow.mjs';
+import { jobsRunning } from './rows.mjs';
 import { S, stateWords } from './strings.mjs';
 
 const PAUSE = 150;
@@ -121,7 +122,7 @@ export class Filter {
     }
     const ended = recent.length >= RECENT ? `${RECENT}+` : String(recent.length);
     const none = !matches.running && !matches.waiting && !recent.length;
-    this.tell(none ? S.noMatch : S.matched(matches.running, matches.waiting, ended));
+    this.tell(none ? S.noMatch : S.matched(jobsRunning(matches), matches.waiting, matches.notebooks || 0, ended));
   }
 
   /** @param {string} words It stays where it is when empty: what is hidden is not read out later. */

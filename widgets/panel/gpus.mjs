@@ -106,7 +106,7 @@ function memoryParts(gpu) {
 }
 
 /** @param {import('./types.mjs').GrantShown} grant */
-function grantWords(grant) {
+export function grantWords(grant) {
   const part = grant.whole
     ? S.whole
     : [grant.compute && `${grant.compute / 10}%`, bytes(grant.memory)].filter(Boolean).join(', ');

@@ -3,6 +3,7 @@
 import { act, may } from './actions.mjs';
 import { attr, button, h, put, show } from './dom.mjs';
 import { bytes, clock } from './format.mjs';
+import { jobsRunning } from './rows.mjs';
 import { S } from './strings.mjs';
 
 export class ModeBar {
@@ -42,7 +43,7 @@ export class ModeBar {
   /** @param {import('./types.mjs').Status} status */
   update(status) {
     const { mode, counts } = status;
-    put(this.counts, S.counts(counts.running, counts.waiting));
+    put(this.counts, S.counts(jobsRunning(counts), counts.waiting, counts.notebooks || 0));
     show(this.submit, may(this.context, 'execute'));
     show(this.name, Boolean(mode));
     const allowed = Boolean(mode) && may(this.context, 'write');

@@ -137,9 +137,16 @@ export function reasonOf(job) {
  * @param {'running' | 'waiting'} which
  */
 export function countOf({ counts, matches }, which) {
-  if (matches) return S.ofAll(matches[which], counts[which]);
-  return counts[which] ? String(counts[which]) : '';
+  const all = which === 'running' ? jobsRunning(counts) : counts.waiting;
+  if (matches) return S.ofAll(which === 'running' ? jobsRunning(matches) : matches.waiting, all);
+  return all ? String(all) : '';
 }
+
+/**
+ * How many run that are not a notebook's kernel.
+ * @param {import('./types.mjs').Counts} counts
+ */
+export const jobsRunning = counts => counts.running - (counts.notebooks || 0);
 
 /** What runs. */
 export class Running {
@@ -203,12 +210,13 @@ export class Running {
   /** @param {Status} status */
   update(status) {
     this.status = status;
-    const ids = new Set(status.running.map(job => job.id));
+    const jobs = status.running.filter(job => job.kind !== 'kernel');
+    const ids = new Set(jobs.map(job => job.id));
     for (const id of this.known.keys()) if (!ids.has(id)) this.known.delete(id);
-    this.shown = status.running.slice(0, SHOWN);
+    this.shown = jobs.slice(0, SHOWN);
     this.rows.update(this.shown, job => job.id);
     put(this.count, countOf(status, 'running'));
-    put(this.none, status.counts.running ? '' : S.nothingRuns);
+    put(this.none, jobsRunning(status.counts) ? '' : S.nothingRuns);
   }
 
   /** @param {number} now Seconds since the epoch, by the server's clock. */

@@ -45,6 +45,22 @@ export function sizeOf(status, id) {
   return found;
 }
 
+/**
+ * What a waiting job asks for of each GPU; null where it asks for no share.
+ * @param {Status} status
+ * @param {import('./types.mjs').Job} job
+ * @returns {Size | null}
+ */
+function askedOf(status, job) {
+  const { share, memory } = job.request;
+  if (job.state !== 'queued' || !share) return null;
+  const sizes = status.gpus.flatMap(gpu => (gpu.memory === null ? [] : [gpu.memory]));
+  return {
+    share, memory: memory || 0, freeShare: 1000 - share, freeMemory: null,
+    most: sizes.length ? Math.max(...sizes) : null, gpus: [],
+  };
+}
+
 /** The sliders of one job. */
 export class Share {
   /**
@@ -81,7 +97,7 @@ export class Share {
    * @param {string} label
    */
   slider(name, label) {
-    const field = h('input', 'slider', { type: 'range', name, 'data-lm-suppress-shortcuts': 'true', input: () => this.draw() });
+    const field = h('input', 'slider', { type: 'range', name, 'data-lm-suppress-shortcuts': 'true', input: () => this.moved() });
     const words = h('span', 'num', {});
     return { field, words, root: h('label', 'meter', {}, h('span', 'dim', {}, label), field, words) };
   }
@@ -102,9 +118,13 @@ export class Share {
     return share !== this.size.share || memory !== this.size.memory;
   }
 
-  /** @param {Status} status */
-  update(status) {
-    const size = may(this.context, 'write') ? sizeOf(status, this.job) : null;
+  /**
+   * @param {Status} status
+   * @param {import('./types.mjs').Job} [job] As it is, where it may wait.
+   */
+  update(status, job) {
+    const found = sizeOf(status, this.job) || (job ? askedOf(status, job) : null);
+    const size = may(this.context, 'write') ? found : null;
     show(this.root, size !== null);
     if (!size) return;
     const moved = this.changed; // by somebody who has not let it be done yet
@@ -117,14 +137,25 @@ export class Share {
       attr(this.memory.field, name, value);
     }
     if (moved) this.draw();
-    else this.reset();
+    else this.place();
+  }
+
+  /** Somebody moves a slider: what was refused before is over. */
+  moved() {
+    put(this.wrong, '');
+    this.draw();
   }
 
   reset() {
+    put(this.wrong, '');
+    this.place();
+  }
+
+  /** Put the sliders where the job is; why it stays there is kept, whatever is seen meanwhile. */
+  place() {
     if (!this.size) return;
     this.compute.field.value = String(round(this.size.share));
     this.memory.field.value = String(Math.round(this.size.memory / GIB * 2) / 2);
-    put(this.wrong, '');
     this.draw();
   }
 
@@ -135,6 +166,13 @@ export class Share {
     const percent = `${share / 10}%`;
     put(this.compute.words, percent);
     put(this.memory.words, bytes(memory));
+    if (!this.busy) show(this.doing, this.changed);
+    if (!size.gpus.length) {
+      attr(this.compute.field, 'aria-valuetext', percent);
+      attr(this.memory.field, 'aria-valuetext', bytes(memory));
+      put(this.free, S.resizeWaits);
+      return;
+    }
     const left = S.leftShare(Math.max(0, (size.freeShare + size.share - share) / 10));
     attr(this.compute.field, 'aria-valuetext', `${percent}, ${left}`);
     const room = size.freeMemory === null ? null : size.freeMemory + size.memory - memory;
@@ -142,7 +180,6 @@ export class Share {
     const free = [left, room === null ? '' : S.leftMemory(bytes(Math.max(0, room)))].filter(Boolean).join(', ');
     const over = share > size.share + size.freeShare || (room !== null && room < 0);
     put(this.free, over ? S.resizeOver(S.onGpus(size.gpus)) : S.resizeLeft(S.onGpus(size.gpus), free));
-    if (!this.busy) show(this.doing, this.changed);
   }
 
   async resize() {
@@ -183,7 +220,10 @@ export class Share {
 const round = share => Math.max(STEP, Math.round(share / STEP) * STEP);
 
 /**
- * Whether a job could have another share: it lives, and has a part of a GPU.
+ * Whether a job could have another share: it has a part of a GPU, or waits for one.
  * @param {import('./types.mjs').Job} job
  */
-export const resizable = job => !ENDED.includes(job.state) && Boolean(job.placement?.grants.some(grant => !grant.whole));
+export const resizable = job =>
+  job.state === 'queued'
+    ? Boolean(job.request.share)
+    : !ENDED.includes(job.state) && Boolean(job.placement?.grants.some(grant => !grant.whole));

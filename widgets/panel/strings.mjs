@@ -29,11 +29,14 @@ export const S = {
   /** @param {string} words */
   failed: words => words || 'The server did not do it.',
 
-  counts: /** @param {number} running @param {number} waiting */ (running, waiting) =>
-    `${running} running, ${waiting} waiting`,
+  counts: /** @param {number} running @param {number} waiting @param {number} notebooks */ (running, waiting, notebooks) =>
+    `${running} running, ${waiting} waiting${notebooks ? `, ${S.kernels(notebooks)}` : ''}`,
+  /** @param {number} count */
+  kernels: count => (count === 1 ? '1 notebook' : `${count} notebooks`),
   gpus: 'GPUs',
   running: 'Running',
   waiting: 'Waiting',
+  notebooks: 'Notebooks',
   recent: 'Recent',
   timeline: 'Timeline',
   noGpus: 'No GPUs',
@@ -142,8 +145,8 @@ export const S = {
   filterStates: 'Only jobs that are',
   /** @param {string} state */
   onlyState: state => `Only ${state}`,
-  /** @param {number} running @param {number} waiting @param {string} ended */
-  matched: (running, waiting, ended) => `${running} running, ${waiting} waiting, ${ended} ended`,
+  /** @param {number} running @param {number} waiting @param {number} notebooks @param {string} ended */
+  matched: (running, waiting, notebooks, ended) => `${S.counts(running, waiting, notebooks)}, ${ended} ended`,
   noMatch: 'No job matches.',
   /** @param {number} shown @param {number} all */
   ofAll: (shown, all) => `${shown} of ${all}`,
@@ -191,12 +194,55 @@ export const S = {
   resizeLeft: (where, left) => `That leaves ${left} on ${where}.`,
   /** @param {string} where */
   resizeOver: where => `That is more than is free on ${where}.`,
+  resizeWaits: 'It waits, and asks for that from then on.',
   /** @param {number} part */
   leftShare: part => `${Math.round(part)}% free`,
   /** @param {string} size */
   leftMemory: size => `${size} of memory`,
   /** @param {number} id @param {string} words */
   notResized: (id, words) => `The share of job ${id} stays. ${words}`,
+  noNotebooks: 'No notebook holds a share of a GPU. To give it one, write %gpu attach 0.25 20G in it.',
+  /** @param {string} path */
+  notebookOpen: path => `Open ${path}`,
+  /** @param {string} name */
+  notebookShare: name => `Change the share of ${name}`,
+  openHere: 'open here',
+  noShare: 'no share',
+  noShareHere: 'It is open here. %gpu attach 0.25 20G in it gives it a share now.',
+  kernelBusy: 'busy',
+  /** @param {string} time */
+  kernelIdle: time => `idle for ${time}`,
+  /** @param {string} time */
+  idleSince: time => `Idle since ${time}`,
+  shutDownShort: 'Shut down',
+  /** @param {string} name */
+  shutDown: name => `Shut down the kernel of ${name}`,
+  /** @param {string} name */
+  shutDownTip: name => `Shut down the kernel of ${name}: its variables are lost, its share is free`,
+  shutDownAsk: 'End its kernel?',
+  /** @param {string} name */
+  shutDownSure: name => `End the kernel of ${name}, with its variables: sure?`,
+  /** @param {string} name @param {string} words */
+  notShutDown: (name, words) => `The kernel of ${name} was not shut down. ${words}`,
+  nextStart: 'At its next start',
+  /** @param {string} words */
+  nextIs: words => `At its next start it asks for ${words}.`,
+  nextIsNone: 'At its next start it asks for what the notebook, its kernelspec and the settings say.',
+  /** @param {number} count */
+  nextGpus: count => `each of ${count} GPUs`,
+  nextShare: 'Compute',
+  nextShareHint: 'such as 0.25',
+  nextMemory: 'Memory',
+  nextMemoryHint: 'such as 20G',
+  nextGo: 'Ask for it',
+  nextTip: 'Its kernel asks for that whenever it starts; one that runs with a share gets it now where there is room',
+  nextForget: 'Forget it',
+  nextForgetTip: 'The notebook, its kernelspec and the settings count again',
+  nextNothing: 'Write a share, such as 0.25, or a size, such as 20G.',
+  nextNoted: 'Noted.',
+  nextForgotten: 'Forgotten.',
+  /** @param {string} words */
+  nextRefused: words => `That was not noted. ${words}`,
   held: 'Held to it',
   /** @param {string} compute @param {string} memory */
   holds: (compute, memory) => `compute ${compute}, memory ${memory}`,

@@ -54,6 +54,8 @@
  * @property {{error: string, line: string | null}} [failure]
  * @property {{share: number | null, memory: number | null} | null} [resized]
  * @property {{compute: string, memory: string} | null} [hold]
+ * @property {boolean | null} [busy] Of a notebook's kernel.
+ * @property {number | null} [idle_since]
  */
 
 /**
@@ -76,6 +78,11 @@
  */
 
 /**
+ * How many jobs there are; `notebooks` are those of the running that are a notebook's kernel.
+ * @typedef {{running: number, waiting: number, notebooks?: number}} Counts
+ */
+
+/**
  * @typedef {object} Status
  * @property {number} schema
  * @property {number} at
@@ -86,8 +93,8 @@
  * @property {Job[]} running
  * @property {Job[]} waiting
  * @property {Job[]} recent
- * @property {{running: number, waiting: number}} counts Of all jobs.
- * @property {{running: number, waiting: number}} [matches] Of those that were asked for.
+ * @property {Counts} counts Of all jobs.
+ * @property {Counts} [matches] Of those that were asked for.
  * @property {Host} [host]
  * @property {Mode} [mode]
  * @property {{version: string, problem: string, folder?: string,
@@ -124,6 +131,7 @@
  * @property {number} refresh Seconds between looks while nothing is heard; at least 2.
  * @property {() => boolean} [visible] Whether anybody can see it, besides what the browser knows.
  * @property {(path: string) => void} [openNotebook] Opens a file below the server's root.
+ * @property {() => string} [notebook] The notebook that is open in front, below the server's root.
  * @property {number} [job] Show this job alone.
  * @property {boolean} [titled] Put a title above it.
  * @property {HTMLElement} [foot] What the home puts below the view.

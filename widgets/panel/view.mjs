@@ -8,9 +8,10 @@ import { Filter } from './filter.mjs';
 import { Follow } from './follow.mjs';
 import { Gpus } from './gpus.mjs';
 import { ModeBar } from './mode.mjs';
+import { Notebooks } from './notebooks.mjs';
 import { Picks } from './picks.mjs';
 import { Queue } from './queue.mjs';
-import { Recent, Running } from './rows.mjs';
+import { Recent, Running, jobsRunning } from './rows.mjs';
 import { S } from './strings.mjs';
 import { SubmitForm } from './submit.mjs';
 import { Timeline } from './timeline.mjs';
@@ -70,6 +71,7 @@ class View {
     this.gpus = new Gpus(this.context);
     this.timeline = new Timeline(this.context);
     this.running = new Running(this.context);
+    this.notebooks = new Notebooks(this.context);
     this.queue = new Queue(this.context);
     this.recent = new Recent(this.context);
     this.detail = new Detail(this.context, () => this.back(), visible);
@@ -77,7 +79,7 @@ class View {
     this.main = h(
       'div', 'main', { hidden: true },
       h('div', 'column', {}, this.gpus.root, this.timeline.root),
-      h('div', 'column', {}, this.idle, this.filter.root, this.picks.root, this.running.root, this.queue.root, this.recent.root),
+      h('div', 'column', {}, this.idle, this.filter.root, this.picks.root, this.running.root, this.notebooks.root, this.queue.root, this.recent.root),
     );
     root.classList.add('gq-view');
     root.replaceChildren(
@@ -153,6 +155,7 @@ class View {
     this.mode.update(status);
     this.gpus.update(status);
     this.running.update(status);
+    this.notebooks.update(status);
     this.queue.update(status);
     this.recent.update(status);
     this.filter.update(status);
@@ -161,7 +164,7 @@ class View {
     const live = counts.running > 0 || counts.waiting > 0;
     reveal(this.idle, !live && !matches);
     // of what is looked for only what there is
-    reveal(this.running.root, matches ? matches.running > 0 : live);
+    reveal(this.running.root, matches ? jobsRunning(matches) > 0 : live);
     reveal(this.queue.root, matches ? matches.waiting > 0 : live);
     void this.timeline.look();
   }
@@ -171,6 +174,7 @@ class View {
     if (this.ahead === null || !this.visible()) return;
     const now = Date.now() / 1000 + this.ahead;
     this.running.tick(now);
+    this.notebooks.tick(now);
     this.detail.tick(now);
   }
 

@@ -32,7 +32,9 @@ export function counts(node, ways, open) {
     asked = Date.now();
     try {
       const found = await ways.ask('GET', '/counts');
-      const text = `GPU: ${found.running} running, ${found.waiting} waiting`;
+      const { waiting, notebooks = 0 } = found;
+      const kernels = notebooks ? `, ${notebooks === 1 ? '1 notebook' : `${notebooks} notebooks`}` : '';
+      const text = `GPU: ${found.running - notebooks} running, ${waiting} waiting${kernels}`;
       shown.textContent = text;
       shown.title = 'Show the GPU queue';
       shown.hidden = false;

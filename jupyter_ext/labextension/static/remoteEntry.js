@@ -104,19 +104,20 @@
     }
 
     /**
+     * The path of the notebook that a widget shows; empty where it shows none.
+     * @param {any} widget
+     */
+    function notebookIn(widget) {
+      const path = String((widget && widget.context && widget.context.path) || '');
+      // a path may carry the name of a drive before a colon
+      return path.endsWith('.ipynb') ? path.replace(/^[^/]*:/, '') : '';
+    }
+
+    /**
      * Paths of the notebooks that are open.
      * @param {any} app
      */
-    function notebooksOf(app) {
-      /** @type {string[]} */
-      const found = [];
-      for (const widget of app.shell.widgets('main')) {
-        const path = widget.context && widget.context.path;
-        // a path may carry the name of a drive before a colon
-        if (path && path.endsWith('.ipynb')) found.push(path.replace(/^[^/]*:/, ''));
-      }
-      return found;
-    }
+    const notebooksOf = app => [...app.shell.widgets('main')].map(notebookIn).filter(Boolean);
 
     /**
      * @param {any} app
@@ -139,6 +140,7 @@
         source,
         refresh: 10,
         visible: () => widget.isVisible,
+        notebook: () => notebookIn(app.shell.currentWidget),
         /** @param {string} path */
         openNotebook: path => void app.commands.execute('docmanager:open', { path }),
       };
