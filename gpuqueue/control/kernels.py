@@ -19,6 +19,7 @@ from gpuqueue.control.turn import Turn
 from gpuqueue.model import Job, JobKind, JobState, ProcessId
 from gpuqueue.paths import Home
 from gpuqueue.plan import Plan, refusal
+from gpuqueue.run.farewell import Farewell
 from gpuqueue.run.files import TORN, VOID, read_claim
 from gpuqueue.run.kernelshare import (
     is_busy,
@@ -34,6 +35,7 @@ from gpuqueue.run.process import (
     descendants,
     environment_of,
     identify,
+    is_elsewhere,
     process_table,
     send_signal,
 )
@@ -121,10 +123,13 @@ class KernelFollower:
         self._starter = starter
         self._end = end
         self._since: dict[tuple[int, str], float] = {}
+        self._farewells: dict[int, Farewell] = {}
+        self._leaving: list[Farewell] = []
 
     def follow(self, turn: Turn, job: Job, *, look: bool) -> bool:
         """See how far a kernel is; whether anything changed for the plan."""
         folder = self._home.attempt(job.id, job.attempt)
+        self._leaving = [each for each in self._leaving if not each.said(())]  # none stays a zombie
         if job.state is JobState.STARTING:
             owner = read_claim(folder)
             if owner is None:
@@ -187,7 +192,11 @@ class KernelFollower:
             return False
         if lives(folder, job.process):
             self._forget(job, "revival")
-            if job.asked == "cancel" and self._waited(job, "end") > self._settings.current.grace:
+            if (
+                job.asked == "cancel"
+                and self._waited(job, "end") > self._settings.current.grace
+                and self._may_kill(job.id, job.process, folder)
+            ):
                 _kill(job.process)
             return False
         if job.asked == "cancel":
@@ -202,6 +211,14 @@ class KernelFollower:
         if revivable and (restarting or self._waited(job, "revival") <= _REVIVAL):
             return False
         return self._over(turn, job, _failed("its kernel died" if revivable else _ABANDONED))
+
+    def _may_kill(self, job: int, kernel: ProcessId, folder: Path) -> bool:
+        """Whether what comes before the kill of a kernel under MPS is done; begins it."""
+        if is_elsewhere(kernel):
+            return True  # its number is somebody else's here
+        if job not in self._farewells:
+            self._farewells[job] = Farewell(str(folder))
+        return self._farewells[job].said([kernel.pid, *descendants(kernel.pid)])
 
     def _renew(self, turn: Turn, job: Job, folder: Path) -> None:
         """Grant anew what a kernel that is about to start again has got since it started."""
@@ -222,6 +239,8 @@ class KernelFollower:
     def _forget(self, job: Job, *whats: str) -> None:
         for what in whats or ("owner", "revival", "end"):
             self._since.pop((job.id, what), None)
+        if not whats and job.id in self._farewells:
+            self._leaving.append(self._farewells.pop(job.id))
 
 
 _ABANDONED = "its kernel is gone, and so is the process that looked after it"

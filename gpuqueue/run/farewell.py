@@ -77,7 +77,9 @@ class Farewell:
         if self._until == 0.0:
             self._until = time.monotonic()
             if pids and os.path.exists(os.path.join(self._folder, MPS)):
-                self._process = identify(self._start(pids))
+                # where none can be started, as with no process left to be had, they are just killed
+                with contextlib.suppress(OSError):
+                    self._process = identify(self._start(pids))
                 self._until += LIMIT
         if self._process is not None and time.monotonic() < self._until and alive(self._process):
             return False

@@ -144,6 +144,19 @@ class GpuqueueProvisioner(LocalProvisioner):
 
     # -- ending ------------------------------------------------------------------------------
 
+    async def kill(self, restart: bool = False) -> None:
+        """Kill the kernel, and have MPS let go of it before, where it is under MPS."""
+        if self._lease is not None and self.process is not None and self.process.poll() is None:
+            from gpuqueue.run.farewell import Farewell
+            from gpuqueue.run.process import session_of
+
+            farewell = Farewell(str(self._lease.folder))
+            # a kernel leads a session of its own, whose processes are those that the kill is for
+            pids = sorted({self.process.pid, *session_of(self.process.pid)})
+            while not farewell.said(pids):
+                await asyncio.sleep(_PAUSE)
+        await super().kill(restart=restart)
+
     async def cleanup(self, restart: bool = False) -> None:
         """Give the share back, unless the kernel is to start again."""
         await super().cleanup(restart=restart)
@@ -162,6 +175,7 @@ class GpuqueueProvisioner(LocalProvisioner):
             lease.release(died=died)
 
 
+_PAUSE = 0.02
 _CONFIG = ("share", "mem", "gpus")
 _LOAD = "--IPKernelApp.extra_extensions=gpuqueue"
 

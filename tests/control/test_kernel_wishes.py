@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from conftest import end_leads
 from freeing_jobs import free, resume
 from kernel_shares import QUARTER, check_books, held_folder, kernel, until_state
+from mps_control import put_under_mps
 
 import gpuqueue
 from gpuqueue.client import LocalClient
@@ -47,9 +50,10 @@ def test_a_cancel_ends_the_kernel(client: LocalClient) -> None:
 
 
 def test_a_kernel_that_does_not_hear_is_killed_after_the_grace(
-    home: Home, client: LocalClient
+    home: Home, client: LocalClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home.config.write_text("grace = 0.2\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     lease = acquire(client, QUARTER)
     deaf = subprocess.Popen(["sh", "-c", "trap '' TERM; echo up; while :; do sleep 1; done"],
                             env=lease.environment(os.environ), stdout=subprocess.PIPE)  # fmt: skip
@@ -57,8 +61,10 @@ def test_a_kernel_that_does_not_hear_is_killed_after_the_grace(
     deaf.stdout.readline()
     lease.name(identify(deaf.pid))
     until_state(client, lease.job, JobState.RUNNING)
+    was_let_go = put_under_mps(lease.folder, deaf.pid, tmp_path)
     gpuqueue.job(lease.job).cancel()
-    deaf.wait(60)
+    assert deaf.wait(60) == -signal.SIGKILL
+    assert was_let_go()
     ended(client, lease.job, JobState.CANCELLED)
 
 

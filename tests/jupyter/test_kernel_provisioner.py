@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +21,7 @@ from gpuqueue_jupyter.provisioning import NAME, offer_provisioner
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
+from mps_control import put_under_mps
 from server_fixtures import *  # noqa: F403
 
 from gpuqueue.client import LocalClient
@@ -283,6 +286,28 @@ def test_a_restart_takes_what_was_chosen_since(  # noqa: PLR0917
     until(lambda: len(held(client)) == 1)
     assert restart().placement.grants[0] == Grant("FAKE-0", 750, 60 << 30)
     assert own().id == first.id
+
+
+def test_mps_lets_go_of_a_kernel_before_it_is_killed(  # noqa: PLR0917
+    start: Start, manager: Any, specs: Callable[..., str], client: LocalClient, tmp_path: Path,
+    jp_asyncio_loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    up = tmp_path / "up"
+    words = "import signal, sys, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)"
+    program = f"{words}\nopen(sys.argv[1], 'w').close()\ntime.sleep(600)"
+    argv = [sys.executable, "-c", program, str(up)]
+    kernel = start(specs("asking", argv=argv, gpuqueue={"share": 0.25}))
+    until(up.exists)  # as a real one, it does not end when it is interrupted
+    (job,) = held(client)
+    process = kernel.provisioner.process
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    folder = client.home.attempt(job.id, job.attempt)
+    was_let_go = put_under_mps(folder, process.pid, tmp_path)
+    jp_asyncio_loop.run_until_complete(manager.restart_kernel(kernel.kernel_id, now=True))
+    assert process.poll() == -signal.SIGKILL
+    assert was_let_go()
+    assert kernel.provisioner.process.pid != process.pid
+    assert [each.id for each in held(client)] == [job.id]
 
 
 def test_a_restart_on_two_gpus_is_another_share(  # noqa: PLR0917

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -141,6 +142,17 @@ def test_a_fault_is_told_of_a_job_that_failed(
     assert record["returncode"] == code
     told = record.get("fault", "")
     assert told.startswith("MPS on its GPU was in fault: ") is (fault and code != 0)
+
+
+def test_where_nothing_can_be_started_it_is_killed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refused(*_: object, **__: object) -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    (tmp_path / MPS).write_text(json.dumps({"gpu": "GPU-1", "pipe": "/nowhere"}))
+    monkeypatch.setattr(farewell.os, "posix_spawn", refused)
+    assert farewell.Farewell(str(tmp_path)).said([os.getpid()])
 
 
 def test_what_a_lost_runner_left_is_let_go_of_as_well(job: Launcher, tmp_path: Path):

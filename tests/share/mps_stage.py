@@ -84,6 +84,27 @@ class Stage:
         assert process.stdout.readline() == "there\n"
         return process
 
+    def become(self, environment: dict[str, str]) -> subprocess.Popen[str]:
+        """The same, of a process that was there before it had the environment, as a cell's is."""
+        words = (
+            "import json, os, sys\nos.environ.update(json.loads(sys.stdin.readline()))\n"
+            "from cudalike import *\nuse()\nsay('there')\nheard()"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-S", "-c", words],
+            env={**self.base, "PYTHONPATH": str(HERE)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(process)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(environment) + "\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "there\n"
+        return process
+
     def daemons(self, gpu: str = ONE) -> list[int]:
         """Pids of the processes of MPS itself that live."""
         ours = {process.pid for process in self.started}

@@ -18,6 +18,9 @@ from mps_stage import ONE, PATIENT, QUICK, Stage, drivers, stage
 from share_cards import needs_compiler, state, tell
 
 from gpuqueue.errors import MpsError, MpsSilent
+from gpuqueue.model import ProcessId
+from gpuqueue.run.files import ExitFile
+from gpuqueue.run.kernelshare import keep_lock, name_kernel, write_grant
 from gpuqueue.run.process import alive, identify
 from gpuqueue.share.mps import PIPE, book, canary, daemon, place
 from gpuqueue.share.mps.clients import end
@@ -172,6 +175,44 @@ def test_a_server_in_fault_is_replaced_when_its_victims_have_ended(stage: Stage)
     starts = stage.commands.count("-d")
     mps.environment(stage.job("b"))
     assert stage.commands.count("-d") == starts + 1
+
+
+@pytest.mark.parametrize("how", ["payload", "kernel", "lock"])
+def test_a_daemon_is_left_to_a_cell_that_does_not_show_it(stage: Stage, how: str):
+    mps = stage.mps()
+    mps.probe()
+    cell = stage.job("cell")
+    process = stage.become(dict(mps.environment(cell)))
+    first = have_daemon(stage)
+    assert daemon.users(stage.place()) == ()
+    assert mps.verify(cell, [process.pid]) == ()
+    runs = running_as(how, cell.folder, identify(process.pid))
+    stage.behave(silent=[HEALTH])
+    with pytest.raises(MpsSilent, match=r"replaced when what uses it has ended \(job in /"):
+        mps.environment(stage.job("b"))
+    assert alive(identify(first))
+    assert alive(identify(process.pid))
+    process.kill()
+    process.communicate()
+    os.close(runs)
+    stage.behave(answer={"get_server_list": "none"})
+    with pytest.raises(MpsError):
+        mps.environment(stage.job("b"))  # no better, but it was replaced
+    until_gone(first)
+
+
+def running_as(how: str, folder: Path, process: ProcessId) -> int:
+    """Say that a job runs, in one of the ways that its directory can tell; a handle to close."""
+    if how == "lock":
+        return keep_lock(folder)
+    if how == "kernel":
+        write_grant(folder, {})
+        name_kernel(folder, process)
+    else:
+        exits = ExitFile(str(folder))
+        exits.name(process)
+        exits.close()
+    return os.open(os.devnull, os.O_RDONLY)
 
 
 def test_the_pipe_directory_is_gone(stage: Stage):

@@ -11,11 +11,12 @@ import contextlib
 import hashlib
 from pathlib import Path
 
-from gpuqueue.run.files import read_json, write_json
-from gpuqueue.run.process import boot_id
+from gpuqueue.run.files import is_held, read_json, read_payload, write_json
+from gpuqueue.run.kernelshare import has_grant, read_kernel
+from gpuqueue.run.process import alive, boot_id, is_elsewhere
 from gpuqueue.share.mps.place import Place
 
-__all__ = ["ceiling", "enter", "shares", "strike"]
+__all__ = ["ceiling", "enter", "living", "shares", "strike"]
 
 _ALL = 100
 
@@ -57,3 +58,19 @@ def shares(place: Place) -> dict[Path, int]:
 def ceiling(place: Place) -> int:
     """The largest share, in per cent; all where there is none."""
     return max(shares(place).values(), default=_ALL)
+
+
+def living(place: Place, besides: Path | None = None) -> tuple[Path, ...]:
+    """Jobs that run, or are about to, other than ``besides``.
+
+    A cell is told its share in a process that was there before, whose environment at start does not
+    show it; so it is known by what the job's directory says.
+    """
+    return tuple(job for job in shares(place) if job != besides and _lives(job))
+
+
+def _lives(job: Path) -> bool:
+    if is_held(job):
+        return True
+    process = read_kernel(job) if has_grant(job) else read_payload(job)
+    return process is not None and (alive(process) or is_elsewhere(process))

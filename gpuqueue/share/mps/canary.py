@@ -82,7 +82,7 @@ def try_out(control: Control, base: Mapping[str, str], folder: Path) -> Probe:
     try:
         with control.session() as session:
             book.enter(control.place, folder, _ALL)
-            daemon.ensure(session)
+            daemon.ensure(session, folder)
             session.hold_to(book.ceiling(control.place))
         with _programs(control, base) as (whole, half):
             deadline = time.monotonic() + _SECONDS

@@ -77,16 +77,17 @@ def _is_own(pid: int) -> bool:
 def users(place: Place) -> tuple[int, ...]:
     """Pids of living processes that were started to use this daemon, whether they do or not.
 
-    They are told by their environment, so it works beside a daemon that does not answer.
+    They are told by their environment, so it works beside a daemon that does not answer. One that
+    was there before it got its share is not among them; see `gpuqueue.share.mps.book.living`.
     """
     return tuple(pid for pid in marked(PIPE, str(place.pipe)) if not _is_own(pid))
 
 
-def ensure(session: Session) -> bool:
+def ensure(session: Session, asker: Path | None = None) -> bool:
     """Have a daemon that answers; whether it was started now.
 
     One that is stuck, or whose server is in fault, is replaced where nothing uses the GPU through
-    it.
+    it. ``asker`` is the directory of the job that it is for, which does not use it yet.
 
     Raises
     ------
@@ -106,16 +107,23 @@ def ensure(session: Session) -> bool:
         wrong = f"the MPS server of {place.gpu} (pid {broken[0]}) is in fault"
     except MpsError as error:
         wrong = f"the MPS daemon of {place.gpu} (pid {found.pid}) is stuck: {error}"
-    held = users(place)
-    if held:
+    if held := _in_use(place, asker):
         raise MpsSilent(
             f"{wrong[0].upper()}{wrong[1:].rstrip('.')}. It is replaced when what uses it has "
-            f"ended (pid {', '.join(map(str, held[:5]))}{' and others' if len(held) > 5 else ''})."
+            f"ended ({held})."
         )
     log.warning("%s; nothing uses it, so it is replaced", wrong)
     kill(session)
     _start(session)
     return True
+
+
+def _in_use(place: Place, asker: Path | None) -> str:
+    """What uses a daemon, for a sentence; empty if nothing does."""
+    pids = users(place)
+    names = list(map(str, pids or book.living(place, asker)))
+    more = " and others" if len(names) > 5 else ""
+    return f"{'pid' if pids else 'job in'} {', '.join(names[:5])}{more}" if names else ""
 
 
 def _start(session: Session) -> None:

@@ -19,7 +19,7 @@ from gpuqueue.share.mechanism import Bound, Effect, Probe, Standing, Subject
 from gpuqueue.share.memcap import LEDGER, ledger_of
 from gpuqueue.share.mps import book, canary, daemon
 from gpuqueue.share.mps.control import PERCENTAGE, PIPE, PROGRAM, Control, Limits, Session
-from gpuqueue.share.mps.place import is_ours, place_of
+from gpuqueue.share.mps.place import Place, is_ours, place_of
 from gpuqueue.share.mps.variables import NOWHERE, own_percent, percent_of, variables
 from gpuqueue.share.proofs import remembered
 
@@ -160,7 +160,7 @@ class Mps:
         with control.session() as session:
             try:
                 book.enter(control.place, bound.folder, percent)
-                daemon.ensure(session)
+                daemon.ensure(session, bound.folder)
                 session.hold_to(book.ceiling(control.place))
             except BaseException:
                 book.strike(control.place, bound.folder)
@@ -236,7 +236,7 @@ class Mps:
         return (
             *found,
             *_loose(gpu, sorted(set(users) - set(listed)), "MPS does not have it"),
-            *_larger(sorted(set(users) & set(listed)), percent),
+            *_larger(control.place, sorted(set(users) & set(listed)), percent),
         )
 
     def release(self, bound: Bound) -> None:
@@ -271,8 +271,14 @@ def _loose(gpu: str, pids: Iterable[int], why: str) -> Iterable[str]:
     ]
 
 
-def _larger(pids: Iterable[int], percent: int) -> Iterable[str]:
-    told = {pid: environment_of(pid).get(PERCENTAGE, "") for pid in pids}
+def _larger(place: Place, pids: Iterable[int], percent: int) -> Iterable[str]:
+    started = {pid: environment_of(pid) for pid in pids}
+    told = {
+        pid: environment.get(PERCENTAGE, "")
+        for pid, environment in started.items()
+        # one that MPS has without this got its share later on, as a cell does: it is not seen there
+        if environment.get(PIPE) == str(place.pipe)
+    }
     return [
         f"Process {pid} was started with {value or 'all'} per cent of the GPU's compute, and the "
         f"job's share is {percent}."
