@@ -253,6 +253,9 @@ class Holder:
                 told = Told(kind, job, key, work())
             except (GpuqueueError, OSError) as error:
                 told = Told(kind, job, key, error=str(error))
+            except Exception as error:  # the job waits for an answer, whatever has failed
+                log.exception("gpuqueue: the %s of job %d has failed", kind, job)
+                told = Told(kind, job, key, error=f"{type(error).__name__}: {error}")
             self._told.append(told)
             self._ring()
 
