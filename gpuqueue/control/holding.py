@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import queue
-import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gpuqueue.control.errands import Errands
 from gpuqueue.errors import GpuqueueError
 from gpuqueue.model import WHOLE, Gpu, Hold, Job, Placement, Request
 from gpuqueue.paths import Home
@@ -102,31 +101,28 @@ class Holder:
 
     home: Home
     make: Callable[[Home, Sequence[Gpu]], Ladder | None] = ladder_of
-    _work: queue.SimpleQueue[Callable[[], None] | None] = field(default_factory=queue.SimpleQueue)
+    _errands: Errands = field(default_factory=lambda: Errands("gpuqueue-hold"))
     _told: deque[Told] = field(default_factory=deque)
     _gpus: tuple[Gpu, ...] = ()
     _ladder: Ladder | None = None
     _proven: Ladder | None = None
     _fact: dict[str, Any] | None = None
     _published: dict[str, Any] | None = None
-    _thread: threading.Thread | None = None
 
     # -- what there is -----------------------------------------------------------------------
 
     def know(self, gpus: Sequence[Gpu]) -> None:
         """Try what holds jobs on these GPUs, unless that is known; cheap to call often."""
         found = tuple(gpus)
-        if found == self._gpus and self._thread is not None:
+        if found == self._gpus and self._errands.begun:
             return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="gpuqueue-hold", daemon=True)
-            self._thread.start()
+        self._errands.begin()
         self._gpus = found
         self._proven = None
         ladder = self._ladder = self.make(self.home, found)
         self._fact = {"trying": True} if ladder else _fact_of(None)
         if ladder is not None:
-            self._work.put(lambda: self._try(ladder))
+            self._errands.put(lambda: self._try(ladder))
 
     def _try(self, ladder: Ladder) -> None:
         ladder.probes()
@@ -193,7 +189,7 @@ class Holder:
                 self._fact = _fact_of(ladder)
             return made
 
-        self._do("start", job.id, job.attempt, work)
+        self._errands.put(self._told_of("start", job.id, job.attempt, work))
 
     # -- while it runs -----------------------------------------------------------------------
 
@@ -206,21 +202,28 @@ class Holder:
         ladder, by = self._ladder, job.hold.by if job.hold else ()
         bound = self._bound(_enforced(job, placement), folder)
         assert ladder is not None
-        self._do("resize", job.id, wish, lambda: ladder.resize(bound, by))
+        self._errands.hasten(folder)
+        work = self._told_of("resize", job.id, wish, lambda: ladder.resize(bound, by))
+        self._errands.put(work)
 
     def verify(self, job: Job, folder: Path, users: Collection[int]) -> None:
-        """See whether these processes of a job are held; `take` tells what contradicts it."""
+        """See whether these processes of a job are held; `take` tells what contradicts it.
+
+        What people wait for goes first. Where the last look is still to be done, only this one is.
+        """
         ladder, by = self._ladder, job.hold.by if job.hold else ()
         bound = self._bound(_enforced(job, job.placement or Placement()), folder)
         assert ladder is not None
-        self._do("verify", job.id, job.attempt, lambda: ladder.verify(bound, by, users))
+        work = self._told_of("verify", job.id, job.attempt, lambda: ladder.verify(bound, by, users))
+        self._errands.look(folder, work)
 
     def release(self, hold: Hold | None, folder: Path) -> None:
         """Let go of what was made for an attempt that is over; harmless where that was done."""
         ladder = self._ladder
         if ladder is None or hold is None or not hold.by:
             return
-        self._work.put(lambda: ladder.release(Bound(folder, {}), hold.by))
+        self._errands.drop(folder)
+        self._errands.put(lambda: ladder.release(Bound(folder, {}), hold.by))
 
     def all_of_it(self) -> Hold:
         """All that there is to let go of, for an attempt of which nobody knows what it had."""
@@ -242,12 +245,13 @@ class Holder:
 
     def close(self) -> None:
         """End the thread after what it has to do; what holds jobs stays."""
-        if self._thread is not None:
-            self._work.put(None)
-            self._thread.join(_PATIENCE)
-            self._thread = None
+        self._errands.close(_PATIENCE)
 
-    def _do(self, kind: str, job: int, key: int, work: Callable[[], Any]) -> None:
+    def _told_of(
+        self, kind: str, job: int, key: int, work: Callable[[], Any]
+    ) -> Callable[[], None]:
+        """The same work, of which `take` tells."""
+
         def do() -> None:
             try:
                 told = Told(kind, job, key, work())
@@ -259,17 +263,10 @@ class Holder:
             self._told.append(told)
             self._ring()
 
-        self._work.put(do)
+        return do
 
     def _ring(self) -> None:
         ring(self.home.wake, "hold")
-
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            try:
-                work()
-            except Exception:
-                log.exception("gpuqueue: what holds jobs to their shares has failed")
 
 
 def asked_of(request: Request) -> tuple[Subject, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 
 import pytest
 from conftest import until
@@ -11,9 +13,11 @@ from holding_stage import Lead, Stand
 import gpuqueue
 from gpuqueue.client import LocalClient
 from gpuqueue.control.holding import FACT, Holder
-from gpuqueue.model import JobState
+from gpuqueue.model import Grant, Hold, Job, JobKind, JobState, Origin, Placement, Request
 from gpuqueue.paths import Home
-from gpuqueue.share import Ladder, Subject
+from gpuqueue.share import Bound, Effect, Ladder, Subject
+
+PART = Placement((Grant("FAKE-0", 500, 2**30, whole=False),), 1)
 
 
 @pytest.fixture
@@ -73,4 +77,59 @@ def test_trials_end_though_one_breaks_off(home: Home, stand: Stand) -> None:
     assert fact is not None
     assert fact["standings"] == {"compute": "capped", "memory": "admitted only"}
     assert "ValueError: no JSON" in fact["reasons"]["memory"]
+    holder.close()
+
+
+@dataclass
+class Slow(Stand):
+    """One whose looks wait for ``daemon``; ``done`` tells in which order its calls were begun."""
+
+    daemon: threading.Event = field(default_factory=threading.Event)
+    done: list[str] = field(default_factory=list)
+
+    def environment(self, bound: Bound) -> dict[str, str]:
+        self.done.append(f"start {bound.folder.parent.name}")
+        return super().environment(bound)
+
+    def resize(self, bound: Bound) -> Effect:
+        self.done.append(f"resize {bound.folder.parent.name}")
+        return super().resize(bound)
+
+    def verify(self, bound: Bound, users: Collection[int]) -> tuple[str, ...]:
+        self.done.append(f"look {bound.folder.parent.name} {max(users)}")
+        assert self.daemon.wait(60)
+        return ()
+
+
+def running(number: int) -> Job:
+    return Job(number, JobKind.SCRIPT, JobState.RUNNING, Request(), "a", "me", "s", "/", Origin(),
+               0, 1, attempt=1, placement=PART, hold=Hold(by=("stand",)))  # fmt: skip
+
+
+def test_looks_at_a_sick_daemon_keep_no_start_waiting(home: Home) -> None:
+    slow = Slow()
+    slow.gate.set()
+    holder = Holder(home, lambda *_: Ladder([slow]))
+    holder.know(())
+    until(lambda: not holder.trying)
+    first, second, third = (running(number) for number in (1, 2, 3))
+    folders = {job.id: home.attempt(job.id, 1) for job in (first, second, third)}
+    for pid in range(1, 21):  # its processes come and go
+        holder.verify(first, folders[1], {pid})
+        until(lambda: slow.done)
+    holder.verify(second, folders[2], {30})
+    holder.verify(third, folders[3], {40})
+    holder.start(running(4), home.attempt(4, 1), None)
+    # what is to change a job comes after what was to be seen of it as it was
+    holder.resize(third, PART, folders[3], 7)
+    holder.release(second.hold, folders[2])
+    slow.daemon.set()
+    until(lambda: "look 1 20" in slow.done)
+    names = {job: folder.parent.name for job, folder in folders.items()}
+    four = home.attempt(4, 1).parent.name
+    assert slow.done == [
+        f"look {names[1]} 1", f"start {four}", f"look {names[3]} 40", f"resize {names[3]}",
+        f"look {names[1]} 20",
+    ]  # fmt: skip
+    assert slow.released == [folders[2]]
     holder.close()
