@@ -52,6 +52,8 @@ FACT = "holding"
 _FOLDER = "memcap"
 _PATIENCE = 2.0
 """Seconds that the end of a lead waits for what is being tried or let go of."""
+_OWED = 1000
+"""Most releases that wait for GPUs to let go of something on; the next lead finds the others."""
 _TRYING = "what holds jobs here is still being tried"
 _NOTHING = "nothing that is known here holds a job to its share of such a GPU"
 
@@ -103,6 +105,7 @@ class Holder:
     make: Callable[[Home, Sequence[Gpu]], Ladder | None] = ladder_of
     _errands: Errands = field(default_factory=lambda: Errands("gpuqueue-hold"))
     _told: deque[Told] = field(default_factory=deque)
+    _owed: deque[Path] = field(default_factory=lambda: deque(maxlen=_OWED))
     _gpus: tuple[Gpu, ...] = ()
     _ladder: Ladder | None = None
     _proven: Ladder | None = None
@@ -123,6 +126,8 @@ class Holder:
         self._fact = {"trying": True} if ladder else _fact_of(None)
         if ladder is not None:
             self._errands.put(lambda: self._try(ladder))
+            while self._owed:
+                self.release(self._owed.popleft())
 
     def _try(self, ladder: Ladder) -> None:
         ladder.probes()
@@ -217,18 +222,19 @@ class Holder:
         work = self._told_of("verify", job.id, job.attempt, lambda: ladder.verify(bound, by, users))
         self._errands.look(folder, work)
 
-    def release(self, hold: Hold | None, folder: Path) -> None:
-        """Let go of what was made for an attempt that is over; harmless where that was done."""
-        ladder = self._ladder
-        if ladder is None or hold is None or not hold.by:
-            return
-        self._errands.drop(folder)
-        self._errands.put(lambda: ladder.release(Bound(folder, {}), hold.by))
+    def release(self, folder: Path, by: Collection[str] | None = None) -> None:
+        """Let go of what was made for an attempt that is over; harmless where that was done.
 
-    def all_of_it(self) -> Hold:
-        """All that there is to let go of, for an attempt of which nobody knows what it had."""
+        All of it where ``by`` is None, for what is on record of an attempt may be less than it had:
+        a lead may have been killed before it could take in what its thread had made.
+        """
         ladder = self._ladder
-        return Hold(by=tuple(one.name for one in ladder.mechanisms) if ladder else ())
+        if ladder is None:
+            self._owed.append(folder)
+            return
+        names = [one.name for one in ladder.mechanisms] if by is None else by
+        self._errands.drop(folder)
+        self._errands.put(lambda: ladder.release(Bound(folder, {}), names))
 
     def _bound(self, placement: Placement, folder: Path) -> Bound:
         return bound_of(placement, folder, totals=_totals(self._gpus), base={})

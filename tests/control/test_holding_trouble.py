@@ -13,10 +13,12 @@ from holding_stage import Lead, Stand
 import gpuqueue
 from gpuqueue.client import LocalClient
 from gpuqueue.control.holding import FACT, Holder
-from gpuqueue.model import Grant, Hold, Job, JobKind, JobState, Origin, Placement, Request
+from gpuqueue.control.keeping import Keeper
+from gpuqueue.model import Gpu, Grant, Hold, Job, JobKind, JobState, Origin, Placement, Request
 from gpuqueue.paths import Home
 from gpuqueue.share import Bound, Effect, Ladder, Subject
 
+CARDS = (Gpu("FAKE-0", 0, "pretend", 2**34, fake=True),)
 PART = Placement((Grant("FAKE-0", 500, 2**30, whole=False),), 1)
 
 
@@ -122,7 +124,7 @@ def test_looks_at_a_sick_daemon_keep_no_start_waiting(home: Home) -> None:
     holder.start(running(4), home.attempt(4, 1), None)
     # what is to change a job comes after what was to be seen of it as it was
     holder.resize(third, PART, folders[3], 7)
-    holder.release(second.hold, folders[2])
+    holder.release(folders[2])
     slow.daemon.set()
     until(lambda: "look 1 20" in slow.done)
     names = {job: folder.parent.name for job, folder in folders.items()}
@@ -132,4 +134,35 @@ def test_looks_at_a_sick_daemon_keep_no_start_waiting(home: Home) -> None:
         f"look {names[1]} 20",
     ]  # fmt: skip
     assert slow.released == [folders[2]]
+    holder.close()
+
+
+def test_what_a_lead_made_that_was_killed_then_is_let_go_of(
+    home: Home, proven: Lead, client: LocalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as context:
+        context.setattr(Keeper, "take_in", lambda keeper, turn: False)  # it takes in no answer
+        job = gpuqueue.submit(["sleep", "0.1"], share=0.25)
+        until(lambda: proven.stand.asked, what="the job's share is made ready")
+        proven.end()
+    assert job.state is JobState.STARTING
+    proven.stand.gate.clear()  # the next one is not through with its trials
+    proven.__init__(home, proven.stand)
+    proven.stand.released.clear()
+    until(lambda: job.state in {JobState.RUNNING, JobState.SUCCEEDED})
+    assert job.hold is not None
+    assert job.hold.by == ()
+    proven.stand.gate.set()
+    assert job.wait(60) == 0
+    until(lambda: proven.stand.released == [home.attempt(job.id, 1)])
+
+
+def test_releases_wait_for_gpus(home: Home, stand: Stand) -> None:
+    found: list[Ladder] = []
+    holder = Holder(home, lambda *_: found[0] if found else None)
+    holder.know(())
+    holder.release(home.attempt(1, 1))
+    found.append(Ladder([stand]))
+    holder.know(CARDS)  # the driver answers now
+    until(lambda: stand.released == [home.attempt(1, 1)])
     holder.close()
