@@ -14,7 +14,18 @@ import gpuqueue
 from gpuqueue.client import LocalClient
 from gpuqueue.control.holding import FACT, Holder
 from gpuqueue.control.keeping import Keeper
-from gpuqueue.model import Gpu, Grant, Hold, Job, JobKind, JobState, Origin, Placement, Request
+from gpuqueue.model import (
+    Gpu,
+    Grant,
+    Hold,
+    IntentKind,
+    Job,
+    JobKind,
+    JobState,
+    Origin,
+    Placement,
+    Request,
+)
 from gpuqueue.paths import Home
 from gpuqueue.share import Bound, Effect, Ladder, Subject
 
@@ -95,6 +106,7 @@ class Slow(Stand):
 
     def resize(self, bound: Bound) -> Effect:
         self.done.append(f"resize {bound.folder.parent.name}")
+        assert self.daemon.wait(60)
         return super().resize(bound)
 
     def verify(self, bound: Bound, users: Collection[int]) -> tuple[str, ...]:
@@ -166,3 +178,32 @@ def test_releases_wait_for_gpus(home: Home, stand: Stand) -> None:
     holder.know(CARDS)  # the driver answers now
     until(lambda: stand.released == [home.attempt(1, 1)])
     holder.close()
+
+
+def test_nothing_is_kept_of_a_resize_whose_job_has_ended(
+    home: Home, client: LocalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUQUEUE_AUTOSTART", "0")
+    slow = Slow()
+    slow.gate.set()
+    lead = Lead(home, slow)
+    try:
+        until(lambda: (client.store.fact(FACT) or {}).get("standings"))
+        job = gpuqueue.submit(["sleep", "600"], share=0.25)
+        until(lambda: job.state is JobState.RUNNING)
+        value = {"share": 500, "memory": None}
+        (wish,) = client.store.intend(IntentKind.RESIZE, [job.id], value)
+        client.wake("intent")
+        until(lambda: any(call.startswith("resize") for call in slow.done))
+        job.cancel()
+        job.wait(60)
+        until(lambda: client.store.intent(wish).done is not None)
+        slow.daemon.set()
+        until(lambda: slow.released)  # which is after the answer
+        until(lambda: not lead.controller.holder._told)
+        resizer = lead.controller.resizer
+        until(lambda: not resizer._asked)
+        until(lambda: not resizer._heard)
+    finally:
+        slow.daemon.set()
+        lead.end()
