@@ -1,8 +1,9 @@
 """Holds jobs to their shares, by what was seen to work on this machine.
 
 The trials take seconds, and so may every call of a mechanism: all of it happens in a thread of its
-own, and what has come of it is taken in by a later turn. Until the trials are over, a job that does
-not require more starts as *admitted only*.
+own, and what has come of it is taken in by a later turn. Starts wait a moment for the trials, which
+are short where an earlier lead has kept what they showed. After that, and until they are over, a
+job that does not require more starts as *admitted only*.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -52,6 +54,9 @@ FACT = "holding"
 _FOLDER = "memcap"
 _PATIENCE = 2.0
 """Seconds that the end of a lead waits for what is being tried or let go of."""
+_MOMENT = 0.5
+"""Seconds from the beginning of the trials in which starts wait for them: what was tried before is
+read again in less, and what a lead was started for would else be held by nothing."""
 _OWED = 1000
 """Most releases that wait for GPUs to let go of something on; the next lead finds the others."""
 _TRYING = "what holds jobs here is still being tried"
@@ -109,6 +114,7 @@ class Holder:
     _gpus: tuple[Gpu, ...] = ()
     _ladder: Ladder | None = None
     _proven: Ladder | None = None
+    _since: float = 0.0
     _fact: dict[str, Any] | None = None
     _published: dict[str, Any] | None = None
 
@@ -122,6 +128,7 @@ class Holder:
         self._errands.begin()
         self._gpus = found
         self._proven = None
+        self._since = time.monotonic()
         ladder = self._ladder = self.make(self.home, found)
         self._fact = {"trying": True} if ladder else _fact_of(None)
         if ladder is not None:
@@ -169,7 +176,8 @@ class Holder:
             return False
         # one whose start an earlier lead has made ready is not let go with less by this one
         held = job.hold is not None and bool(job.hold.by)
-        return self._proven is not None or bool(job.request.require) or held
+        soon = time.monotonic() - self._since < _MOMENT
+        return self._proven is not None or bool(job.request.require) or held or soon
 
     def first(self, job: Job) -> Hold | None:
         """How far a job is held as far as that is known before anything is asked."""

@@ -106,6 +106,7 @@ class Starter:
         """Order a runner, or have made ready first what holds the job to its share."""
         ready = (job.id, job.attempt) in self._added or not self.holder.must_ask(job)
         if ready or self._is_there_already(job):
+            self._preparing.pop(job.id, None)  # an answer that comes yet is let go of
             self._launch(job)
         elif self._preparing.get(job.id) != job.attempt:
             self._preparing[job.id] = job.attempt

@@ -158,7 +158,9 @@ def test_what_a_lead_made_that_was_killed_then_is_let_go_of(
         until(lambda: proven.stand.asked, what="the job's share is made ready")
         proven.end()
     assert job.state is JobState.STARTING
-    proven.stand.gate.clear()  # the next one is not through with its trials
+    # the next one is not through with its trials
+    proven.stand.gate.clear()
+    monkeypatch.setattr("gpuqueue.control.holding._MOMENT", 0.0)
     proven.__init__(home, proven.stand)
     proven.stand.released.clear()
     until(lambda: job.state in {JobState.RUNNING, JobState.SUCCEEDED})
@@ -206,4 +208,46 @@ def test_nothing_is_kept_of_a_resize_whose_job_has_ended(
         until(lambda: not resizer._heard)
     finally:
         slow.daemon.set()
+        lead.end()
+
+
+def test_what_a_lead_was_started_for_is_held(
+    home: Home, client: LocalClient, stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUQUEUE_AUTOSTART", "0")
+    monkeypatch.setattr("gpuqueue.control.holding._MOMENT", 60.0)
+    stand.gate.clear()
+    job = gpuqueue.submit(["sh", "-c", "echo $STAND"], share=0.25)
+    lead = Lead(home, stand)
+    try:
+        until(lambda: job.state is JobState.STARTING)
+        stand.gate.set()  # its trial was a matter of moments
+        assert job.wait(60) == 0
+        assert job.logs() == "250\n"
+        assert job.hold is not None
+        assert job.hold.by == ("stand",)
+    finally:
+        lead.end()
+
+
+def test_an_answer_after_the_moment_is_let_go_of(
+    home: Home, client: LocalClient, stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUQUEUE_AUTOSTART", "0")
+    monkeypatch.setattr("gpuqueue.control.holding._MOMENT", 60.0)
+    stand.gate.clear()
+    job = gpuqueue.submit(["sleep", "600"], share=0.25)
+    lead = Lead(home, stand)
+    try:
+        until(lambda: job.state is JobState.STARTING)
+        until(lambda: lead.controller.starter._preparing, what="it waits for the trials")
+        monkeypatch.setattr("gpuqueue.control.holding._MOMENT", 0.0)
+        until(lambda: job.state is JobState.RUNNING)
+        stand.gate.set()
+        until(lambda: stand.released == [home.attempt(job.id, 1)])
+        assert job.hold is not None
+        assert job.hold.by == ()
+        job.cancel()
+        job.wait(60)
+    finally:
         lead.end()
