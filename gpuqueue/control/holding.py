@@ -1,8 +1,9 @@
 """Holds jobs to their shares, by what was seen to work on this machine.
 
 The trials take seconds, and so may every call of a mechanism: all of it happens in a thread of its
-own, and what has come of it is taken in by a later turn. Until the trials are over, a job that does
-not require more starts as *admitted only*.
+own, and what has come of it is taken in by a later turn. Starts wait a moment for the trials, which
+are short where an earlier lead has kept what they showed. After that, and until they are over, a
+job that does not require more starts as *admitted only*.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import queue
-import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gpuqueue.control.errands import Errands
 from gpuqueue.errors import GpuqueueError
 from gpuqueue.model import WHOLE, Gpu, Hold, Job, Placement, Request
 from gpuqueue.paths import Home
@@ -53,6 +54,11 @@ FACT = "holding"
 _FOLDER = "memcap"
 _PATIENCE = 2.0
 """Seconds that the end of a lead waits for what is being tried or let go of."""
+_MOMENT = 0.5
+"""Seconds from the beginning of the trials in which starts wait for them: what was tried before is
+read again in less, and what a lead was started for would else be held by nothing."""
+_OWED = 1000
+"""Most releases that wait for GPUs to let go of something on; the next lead finds the others."""
 _TRYING = "what holds jobs here is still being tried"
 _NOTHING = "nothing that is known here holds a job to its share of such a GPU"
 
@@ -102,31 +108,33 @@ class Holder:
 
     home: Home
     make: Callable[[Home, Sequence[Gpu]], Ladder | None] = ladder_of
-    _work: queue.SimpleQueue[Callable[[], None] | None] = field(default_factory=queue.SimpleQueue)
+    _errands: Errands = field(default_factory=lambda: Errands("gpuqueue-hold"))
     _told: deque[Told] = field(default_factory=deque)
+    _owed: deque[Path] = field(default_factory=lambda: deque(maxlen=_OWED))
     _gpus: tuple[Gpu, ...] = ()
     _ladder: Ladder | None = None
     _proven: Ladder | None = None
+    _since: float = 0.0
     _fact: dict[str, Any] | None = None
     _published: dict[str, Any] | None = None
-    _thread: threading.Thread | None = None
 
     # -- what there is -----------------------------------------------------------------------
 
     def know(self, gpus: Sequence[Gpu]) -> None:
         """Try what holds jobs on these GPUs, unless that is known; cheap to call often."""
         found = tuple(gpus)
-        if found == self._gpus and self._thread is not None:
+        if found == self._gpus and self._errands.begun:
             return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="gpuqueue-hold", daemon=True)
-            self._thread.start()
+        self._errands.begin()
         self._gpus = found
         self._proven = None
+        self._since = time.monotonic()
         ladder = self._ladder = self.make(self.home, found)
         self._fact = {"trying": True} if ladder else _fact_of(None)
         if ladder is not None:
-            self._work.put(lambda: self._try(ladder))
+            self._errands.put(lambda: self._try(ladder))
+            while self._owed:
+                self.release(self._owed.popleft())
 
     def _try(self, ladder: Ladder) -> None:
         ladder.probes()
@@ -168,7 +176,8 @@ class Holder:
             return False
         # one whose start an earlier lead has made ready is not let go with less by this one
         held = job.hold is not None and bool(job.hold.by)
-        return self._proven is not None or bool(job.request.require) or held
+        soon = time.monotonic() - self._since < _MOMENT
+        return self._proven is not None or bool(job.request.require) or held or soon
 
     def first(self, job: Job) -> Hold | None:
         """How far a job is held as far as that is known before anything is asked."""
@@ -193,7 +202,7 @@ class Holder:
                 self._fact = _fact_of(ladder)
             return made
 
-        self._do("start", job.id, job.attempt, work)
+        self._errands.put(self._told_of("start", job.id, job.attempt, work))
 
     # -- while it runs -----------------------------------------------------------------------
 
@@ -206,26 +215,34 @@ class Holder:
         ladder, by = self._ladder, job.hold.by if job.hold else ()
         bound = self._bound(_enforced(job, placement), folder)
         assert ladder is not None
-        self._do("resize", job.id, wish, lambda: ladder.resize(bound, by))
+        self._errands.hasten(folder)
+        work = self._told_of("resize", job.id, wish, lambda: ladder.resize(bound, by))
+        self._errands.put(work)
 
     def verify(self, job: Job, folder: Path, users: Collection[int]) -> None:
-        """See whether these processes of a job are held; `take` tells what contradicts it."""
+        """See whether these processes of a job are held; `take` tells what contradicts it.
+
+        What people wait for goes first. Where the last look is still to be done, only this one is.
+        """
         ladder, by = self._ladder, job.hold.by if job.hold else ()
         bound = self._bound(_enforced(job, job.placement or Placement()), folder)
         assert ladder is not None
-        self._do("verify", job.id, job.attempt, lambda: ladder.verify(bound, by, users))
+        work = self._told_of("verify", job.id, job.attempt, lambda: ladder.verify(bound, by, users))
+        self._errands.look(folder, work)
 
-    def release(self, hold: Hold | None, folder: Path) -> None:
-        """Let go of what was made for an attempt that is over; harmless where that was done."""
+    def release(self, folder: Path, by: Collection[str] | None = None) -> None:
+        """Let go of what was made for an attempt that is over; harmless where that was done.
+
+        All of it where ``by`` is None, for what is on record of an attempt may be less than it had:
+        a lead may have been killed before it could take in what its thread had made.
+        """
         ladder = self._ladder
-        if ladder is None or hold is None or not hold.by:
+        if ladder is None:
+            self._owed.append(folder)
             return
-        self._work.put(lambda: ladder.release(Bound(folder, {}), hold.by))
-
-    def all_of_it(self) -> Hold:
-        """All that there is to let go of, for an attempt of which nobody knows what it had."""
-        ladder = self._ladder
-        return Hold(by=tuple(one.name for one in ladder.mechanisms) if ladder else ())
+        names = [one.name for one in ladder.mechanisms] if by is None else by
+        self._errands.drop(folder)
+        self._errands.put(lambda: ladder.release(Bound(folder, {}), names))
 
     def _bound(self, placement: Placement, folder: Path) -> Bound:
         return bound_of(placement, folder, totals=_totals(self._gpus), base={})
@@ -242,31 +259,28 @@ class Holder:
 
     def close(self) -> None:
         """End the thread after what it has to do; what holds jobs stays."""
-        if self._thread is not None:
-            self._work.put(None)
-            self._thread.join(_PATIENCE)
-            self._thread = None
+        self._errands.close(_PATIENCE)
 
-    def _do(self, kind: str, job: int, key: int, work: Callable[[], Any]) -> None:
+    def _told_of(
+        self, kind: str, job: int, key: int, work: Callable[[], Any]
+    ) -> Callable[[], None]:
+        """The same work, of which `take` tells."""
+
         def do() -> None:
             try:
                 told = Told(kind, job, key, work())
             except (GpuqueueError, OSError) as error:
                 told = Told(kind, job, key, error=str(error))
+            except Exception as error:  # the job waits for an answer, whatever has failed
+                log.exception("gpuqueue: the %s of job %d has failed", kind, job)
+                told = Told(kind, job, key, error=f"{type(error).__name__}: {error}")
             self._told.append(told)
             self._ring()
 
-        self._work.put(do)
+        return do
 
     def _ring(self) -> None:
         ring(self.home.wake, "hold")
-
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            try:
-                work()
-            except Exception:
-                log.exception("gpuqueue: what holds jobs to their shares has failed")
 
 
 def asked_of(request: Request) -> tuple[Subject, ...]:

@@ -55,11 +55,10 @@ class Keeper:
     def sweep(self) -> None:
         """Let go of what held jobs that ended as no lead was there to do it, or one was killed."""
         for job in self._store.once_held(_SWEPT):
-            self._holder.release(job.hold, self._home.attempt(job.id, job.attempt))
+            self._holder.release(self._home.attempt(job.id, job.attempt))
         for job in self._store.live():
             if job.state is JobState.QUEUED and job.attempt:
-                folder = self._home.attempt(job.id, job.attempt)
-                self._holder.release(self._holder.all_of_it(), folder)
+                self._holder.release(self._home.attempt(job.id, job.attempt))
 
     def take_in(self, turn: Turn) -> bool:
         """Take in what has come of calls; whether anything changed for the plan."""

@@ -47,6 +47,7 @@ class Resizer:
         job = turn.jobs.get(intent.job or 0)
         if job is None or job.state in TERMINAL:
             turn.intents.append((intent, f"job {intent.job} has ended or does not exist"))
+            turn.actions.append(lambda: self._forget(intent.id))
             return True
         if job.state is JobState.STARTING or self._must_wait(turn, intent, job):
             return False  # what it starts with, or an earlier wish, is on its way
@@ -76,8 +77,9 @@ class Resizer:
         return job.id in begun or job.id in self._asked.values()
 
     def hear(self, told: Told) -> None:
-        """Keep what has come of holding a job to another size; the wish is still open."""
-        self._heard[told.key] = told
+        """Keep what has come of holding a job to another size, if the wish is still open."""
+        if told.key in self._asked:
+            self._heard[told.key] = told
 
     def _forget(self, wish: int) -> None:
         self._asked.pop(wish, None)

@@ -106,6 +106,7 @@ class Starter:
         """Order a runner, or have made ready first what holds the job to its share."""
         ready = (job.id, job.attempt) in self._added or not self.holder.must_ask(job)
         if ready or self._is_there_already(job):
+            self._preparing.pop(job.id, None)  # an answer that comes yet is let go of
             self._launch(job)
         elif self._preparing.get(job.id) != job.attempt:
             self._preparing[job.id] = job.attempt
@@ -121,8 +122,8 @@ class Starter:
             or not (job.state is JobState.STARTING or job.kind is JobKind.KERNEL)
             or self._preparing.pop(told.job, None) != told.key
         ):
-            made = Hold(by=told.value.by) if told.value else None
-            self.holder.release(made, self._home.attempt(told.job, told.key))
+            if told.value is not None:
+                self.holder.release(self._home.attempt(told.job, told.key), told.value.by)
             return None
         outcome = told.value or replace(nothing(), missing={"all": told.error})
         hold = hold_of(job, outcome)
@@ -145,9 +146,9 @@ class Starter:
 
     def release(self, turn: Turn, job: Job) -> None:
         """Let go of what held an attempt that is over."""
-        if job.hold is not None and job.hold.by:
-            folder, hold = self._home.attempt(job.id, job.attempt), job.hold
-            turn.actions.append(lambda: self.holder.release(hold, folder))
+        if job.hold is not None:  # it had a part of a GPU, whatever is on record as its hold
+            folder = self._home.attempt(job.id, job.attempt)
+            turn.actions.append(lambda: self.holder.release(folder))
 
     def _spec(self, job: Job) -> str | None:
         """What was submitted, as text."""

@@ -93,7 +93,7 @@ class Ladder:
             for mechanism in self._mechanisms:
                 due, wait = self._again.get(mechanism.name, (0.0, _RETRY))
                 if time.monotonic() >= due:
-                    probe = mechanism.probe()
+                    probe = _tried(mechanism)
                     due = math.inf if probe.usable else time.monotonic() + wait
                     self._again[mechanism.name] = due, min(2 * wait, _LONGEST)
                     self._probes[mechanism.name] = probe
@@ -171,6 +171,10 @@ class Ladder:
             except GpuqueueError as error:
                 missing[mechanism.name] = str(error)
                 continue
+            except Exception as error:  # the others are to hold the job all the same
+                log.exception("gpuqueue: %s has failed for a job", mechanism.name)
+                missing[mechanism.name] = _failed(mechanism, error)
+                continue
             environment |= made
             by.append(mechanism)
             bound = replace(bound, base={**bound.base, **made})
@@ -231,9 +235,24 @@ class Ladder:
                 mechanism.release(bound)
             except (GpuqueueError, OSError) as error:  # the others are to let go all the same
                 log.warning("%s could not let go of a job: %s", mechanism.name, error)
+            except Exception:
+                log.exception("gpuqueue: %s could not let go of a job", mechanism.name)
 
     def _named(self, names: Collection[str]) -> Iterable[Mechanism]:
         return (mechanism for mechanism in self._mechanisms if mechanism.name in names)
+
+
+def _tried(mechanism: Mechanism) -> Probe:
+    """What its trial has shown; one that breaks off has shown that it cannot be relied on."""
+    try:
+        return mechanism.probe()
+    except Exception as error:  # without an answer the trials would never be over
+        log.exception("gpuqueue: the trial of %s has failed", mechanism.name)
+        return Probe(usable=False, reason=_failed(mechanism, error))
+
+
+def _failed(mechanism: Mechanism, error: Exception) -> str:
+    return f"{mechanism.name} has failed: {type(error).__name__}: {error}"
 
 
 def _best_of(by: Sequence[Mechanism], subject: Subject) -> Standing:

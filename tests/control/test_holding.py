@@ -4,100 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import until
+from holding_stage import Lead, Stand
 
 import gpuqueue
 from gpuqueue.client import LocalClient
-from gpuqueue.control.controller import Controller
 from gpuqueue.control.holding import FACT, Holder
-from gpuqueue.control.leading import LEAD
-from gpuqueue.errors import DoesNotFit, InvalidRequest, MemoryCapError
-from gpuqueue.model import Hold, JobState, ProcessId
+from gpuqueue.errors import DoesNotFit, InvalidRequest
+from gpuqueue.model import Hold, JobState
 from gpuqueue.paths import Home
 from gpuqueue.run.inherit import ADDED, added, unheld
-from gpuqueue.run.process import identify
-from gpuqueue.share import Bound, Effect, Ladder, Probe, Standing, Subject
+from gpuqueue.share import Effect, Ladder
 
 G = 2**30
-
-
-@dataclass
-class Stand:
-    """Caps compute, as far as this test is told; ``gate`` keeps its trial waiting."""
-
-    name: str = "stand"
-    subject: Subject = Subject.COMPUTE
-    standing: Standing = Standing.CAPPED
-    reports: bool = False
-    usable: bool = True
-    fails: str = ""
-    doubts: tuple[str, ...] = ()
-    effect: Effect = Effect.NOW
-    gate: threading.Event = field(default_factory=threading.Event)
-    asked: list[Bound] = field(default_factory=list)
-    resized: list[Bound] = field(default_factory=list)
-    released: list[Path] = field(default_factory=list)
-    users: list[frozenset[int]] = field(default_factory=list)
-
-    def probe(self) -> Probe:
-        assert self.gate.wait(60)
-        return Probe(self.usable, f"{self.name} was tried.")
-
-    def environment(self, bound: Bound) -> dict[str, str]:
-        self.asked.append(bound)
-        if self.fails:
-            raise MemoryCapError(self.fails)
-        return {"STAND": ",".join(str(part) for part in bound.compute.values()), "OWN": "ours"}
-
-    def apply(self, bound: Bound, process: ProcessId) -> None: ...
-
-    def resize(self, bound: Bound) -> Effect:
-        self.resized.append(bound)
-        if self.fails:
-            raise MemoryCapError(self.fails)
-        return self.effect
-
-    def verify(self, bound: Bound, users) -> tuple[str, ...]:
-        self.users.append(frozenset(users))
-        return self.doubts
-
-    def release(self, bound: Bound) -> None:
-        self.released.append(bound.folder)
-
-
-class Lead:
-    """A controller in this process whose jobs a ``Stand`` holds."""
-
-    def __init__(self, home: Home, stand: Stand) -> None:
-        self.stand = stand
-        self.home = home
-        ladder = Ladder([stand])
-        self.controller = Controller(home, holder=Holder(home, lambda *_: ladder))
-        me = identify(os.getpid())
-        assert me is not None
-        words = {"kind": "test", "url": "", "since": 0.0, "version": "", "leading": True}
-        told = {"pid": me.pid, "start": me.start, "boot": me.boot} | words
-        self.controller.store.set_fact(LEAD, told)
-        self.thread = threading.Thread(target=self.controller.run)
-        self.thread.start()
-
-    def again(self) -> None:
-        """Another lead, after this one."""
-        self.end()
-        self.stand.released.clear()
-        self.__init__(self.home, self.stand)
-
-    def end(self) -> None:
-        self.stand.gate.set()
-        self.controller.stop()
-        self.thread.join(60)
-        self.controller.close()
 
 
 @pytest.fixture
@@ -297,7 +221,7 @@ def test_who_is_asked_about_before_the_trial_is_over(proven: Lead, client: Local
     # what an earlier lead has made ready is not started with less, and no more is what requires it
     assert record.hold is not None
     assert holder.must_ask(record)
-    assert not holder.must_ask(replace(record, hold=None))
+    until(lambda: not holder.must_ask(replace(record, hold=None)), what="the moment is over")
     strict = replace(record.request, require=("compute",))
     assert holder.must_ask(replace(record, hold=None, request=strict))
     assert holder.trying
