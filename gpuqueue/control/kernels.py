@@ -26,6 +26,7 @@ from gpuqueue.run.kernelshare import (
     is_restarting,
     lives,
     own_share,
+    process_in,
     read_grant,
     read_kernel,
     write_grant,
@@ -169,8 +170,8 @@ class KernelFollower:
 
     def _asker(self, job: Job) -> ProcessId | None:
         text = self._store.spec(job.id)
-        found: Any = json.loads(text).get("owner") if text else None
-        return ProcessId(**found) if found else None
+        spec: Any = json.loads(text) if text else None
+        return process_in(spec.get("owner")) if isinstance(spec, dict) else None
 
     # -- while it runs -----------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ __all__ = [
     "mark",
     "name_kernel",
     "own_share",
+    "process_in",
     "read_grant",
     "read_kernel",
     "release",
@@ -74,7 +75,8 @@ def write_grant(folder: str | os.PathLike[str], grant: Mapping[str, Any]) -> Non
 
 def read_grant(folder: str | os.PathLike[str]) -> Any:
     """What the kernel of an attempt starts with; None while it was not granted."""
-    return read_json(os.path.join(folder, _GRANT))
+    grant = read_json(os.path.join(folder, _GRANT))
+    return {"env": {}, "placement": None, **grant} if isinstance(grant, dict) else None
 
 
 def has_grant(folder: str | os.PathLike[str]) -> bool:
@@ -110,8 +112,14 @@ def is_restarting(folder: str | os.PathLike[str]) -> bool:
 
 def read_kernel(folder: str | os.PathLike[str]) -> ProcessId | None:
     """The kernel's process as it was named last; None before it was."""
-    named = read_json(os.path.join(folder, _KERNEL))
-    return ProcessId(**named) if named else None
+    return process_in(read_json(os.path.join(folder, _KERNEL)))
+
+
+def process_in(found: Any) -> ProcessId | None:
+    """A process that was written down, by this version or another; None where it cannot be told."""
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        return ProcessId(int(found["pid"]), int(found["start"]), str(found["boot"]))
+    return None
 
 
 def release(folder: str | os.PathLike[str], *, detached: bool = False, died: bool = False) -> None:
@@ -127,7 +135,8 @@ def release(folder: str | os.PathLike[str], *, detached: bool = False, died: boo
 
 def is_released(folder: str | os.PathLike[str]) -> Any:
     """What the owner said as it released the share; None before."""
-    return read_json(os.path.join(folder, _RELEASED))
+    told = read_json(os.path.join(folder, _RELEASED))
+    return {"detached": False, "died": False, **told} if isinstance(told, dict) else None
 
 
 def lives(folder: str | os.PathLike[str], process: ProcessId) -> bool:

@@ -6,20 +6,23 @@ import os
 import subprocess
 
 import pytest
-from conftest import end_leads
+from conftest import end_leads, lead_process
 from freeing_jobs import free, resume
 from kernel_shares import QUARTER, check_books, held_folder, kernel, until_state
 
 import gpuqueue
 from gpuqueue.client import LocalClient
 from gpuqueue.client.shares import acquire
+from gpuqueue.control.controller import Controller
+from gpuqueue.control.turn import Turn
 from gpuqueue.errors import GpuqueueError, NotAllowedNow
-from gpuqueue.model import IntentKind, JobKind, JobState, ModeName
+from gpuqueue.model import IntentKind, Job, JobKind, JobState, ModeName, Origin, Request
 from gpuqueue.paths import Home
 from gpuqueue.run.files import read_claim
 from gpuqueue.run.freezing import are_frozen
 from gpuqueue.run.kernelshare import Busy
 from gpuqueue.run.process import identify
+from gpuqueue.run.wake import ring
 
 if os.name != "posix":
     pytest.skip("signals and /proc", allow_module_level=True)
@@ -127,3 +130,44 @@ def test_moving_a_kernel_in_the_queue_means_nothing(client: LocalClient) -> None
     with pytest.raises(NotAllowedNow, match="only a waiting job can move"):
         client.intend(IntentKind.PRIORITY, made.job, 3)
     made.end()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"pid": 1, "start": 2, "boot": "x", "name": "of a later version"}', '{"pid": 1}', "[7]"],
+)
+def test_a_note_of_another_version_costs_nobody_the_lead(
+    home: Home, client: LocalClient, text: str
+) -> None:
+    made = kernel(client)
+    lead = lead_process(home)
+    note = held_folder(client, made.job) / "kernel.json"
+    good = note.read_text()
+    note.write_text(text)
+    ring(home.wake, f"kernel {made.job}")
+    assert gpuqueue.submit(["true"], preset="cpu").wait(60) == 0
+    note.write_text(good)
+    assert lead_process(home) == lead
+    made.end()
+    until_state(client, made.job, *ENDED)
+
+
+def test_what_is_not_foreseen_of_one_job_costs_nobody_the_lead(
+    home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    controller = Controller(home)
+
+    def odd(*_: object, **__: object) -> bool:
+        raise TypeError("a word that nobody knows")
+
+    monkeypatch.setattr(controller.follower, "follow", odd)
+    try:
+        job = Job(
+            1, JobKind.KERNEL, JobState.RUNNING, Request(), "a", "me", "", "/", Origin(), 0, 1,
+            attempt=1,
+        )  # fmt: skip
+        turn = Turn({1: job}, 0.0)
+        assert [controller._follow(turn, job, look=True) for _ in range(2)] == [False, False]
+    finally:
+        controller.close()
+    assert len([each for each in caplog.records if "cannot be followed" in each.message]) == 1
