@@ -21,6 +21,7 @@ from gpuqueue.paths import Home
 from gpuqueue.plan import Plan, refusal
 from gpuqueue.run.files import TORN, VOID, read_claim
 from gpuqueue.run.kernelshare import (
+    has_let_go,
     is_busy,
     is_released,
     is_restarting,
@@ -159,13 +160,15 @@ class KernelFollower:
     ) -> bool:
         """Its owner is starting the kernel, or could not, or was killed in the middle of it."""
         released = is_released(folder)
-        if not released and (not look or lives(folder, owner)):
+        there = lives(folder, owner)
+        if not released and (not look or (there and not has_let_go(folder))):
             return False
         if released and released["detached"]:
             return self._over(turn, job, _ended())
         if _unnamed(job.id, folder):
             return False  # the kernel was started, and notices itself that its owner has gone
-        why = "its kernel could not be started" if released else "its server ended as it started"
+        gave_up = released or there
+        why = "its kernel could not be started" if gave_up else "its server ended as it started"
         return self._over(turn, job, _failed(why))
 
     def _asker(self, job: Job) -> ProcessId | None:
@@ -197,12 +200,13 @@ class KernelFollower:
             outcome = _failed("its kernel died") if released["died"] else _ended()
             return self._over(turn, job, outcome)
         owner = read_claim(folder)
-        revivable = owner is not None and owner != job.process and lives(folder, owner)
+        there = owner is not None and owner != job.process and lives(folder, owner)
+        revivable = there and not has_let_go(folder)
         if revivable and restarting:
             self._renew(turn, job, folder)
         if revivable and (restarting or self._waited(job, "revival") <= _REVIVAL):
             return False
-        return self._over(turn, job, _failed("its kernel died" if revivable else _ABANDONED))
+        return self._over(turn, job, _failed("its kernel died" if there else _ABANDONED))
 
     def _renew(self, turn: Turn, job: Job, folder: Path) -> None:
         """Grant anew what a kernel that is about to start again has got since it started."""

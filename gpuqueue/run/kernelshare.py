@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -31,11 +32,15 @@ from gpuqueue.run.files import LOG, hold, is_held, read_json, write_json
 from gpuqueue.run.inherit import unheld
 from gpuqueue.run.process import alive, is_elsewhere
 
+if sys.platform != "win32":
+    import fcntl
+
 __all__ = [
     "BUSY",
     "SHARE",
     "Busy",
     "has_grant",
+    "has_let_go",
     "is_busy",
     "is_released",
     "is_restarting",
@@ -91,6 +96,26 @@ def keep_lock(folder: str | os.PathLike[str]) -> int:
     return handle
 
 
+def has_let_go(folder: str | os.PathLike[str]) -> bool:
+    """Whether no owner has the lock any more, although one may live: it released the share.
+
+    On a full disk this is the only word of it. False where files cannot be locked.
+    """
+    if sys.platform == "win32":
+        return False
+    try:
+        handle = os.open(os.path.join(folder, LOG), os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
 def name_kernel(folder: str | os.PathLike[str], process: ProcessId) -> None:
     """Say which process the kernel is now."""
     me = {"pid": process.pid, "start": process.start, "boot": process.boot}
@@ -125,8 +150,8 @@ def process_in(found: Any) -> ProcessId | None:
 def release(folder: str | os.PathLike[str], *, detached: bool = False, died: bool = False) -> None:
     """Say that the share is needed no more.
 
-    ``detached`` says that its kernel goes on without it, ``died`` that the kernel was lost. A full
-    disk makes no difference: that the kernel has gone is noticed, too.
+    ``detached`` says that its kernel goes on without it, ``died`` that the kernel was lost. Where
+    the disk is full, the owner's lock tells it: it is let go after this.
     """
     with contextlib.suppress(OSError):
         told = {"detached": detached, "died": died, "at": time.time()}
