@@ -36,6 +36,7 @@ from gpuqueue.run.process import (
     descendants,
     environment_of,
     identify,
+    is_elsewhere,
     process_table,
     send_signal,
 )
@@ -245,7 +246,12 @@ def _cancelled(why: str) -> Outcome:
 
 
 def _kill(kernel: ProcessId) -> None:
-    """End a kernel that does not end when asked, and what it has started."""
+    """End a kernel that does not end when asked, and what it has started.
+
+    Not one of another container: its number means somebody else here.
+    """
+    if is_elsewhere(kernel):
+        return
     below = [identify(pid) for pid in descendants(kernel.pid)]
     for process in (kernel, *filter(None, below)):
         send_signal(process, signal.SIGKILL)
