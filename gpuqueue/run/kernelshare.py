@@ -125,7 +125,12 @@ def name_kernel(folder: str | os.PathLike[str], process: ProcessId) -> None:
 
 
 def keep_for_restart(folder: str | os.PathLike[str]) -> None:
-    """Say that the kernel is about to start again: until it is named, or released."""
+    """Say that the kernel is about to start again: until it is named, or released.
+
+    What the one before told of its cells says nothing of this one, which may not tell.
+    """
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(folder, BUSY))
     with contextlib.suppress(OSError):
         write_json(os.path.join(folder, _RESTARTING), {"at": time.time()}, flush=False)
 

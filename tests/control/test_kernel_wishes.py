@@ -23,7 +23,7 @@ from gpuqueue.model import IntentKind, Job, JobKind, JobState, ModeName, Origin,
 from gpuqueue.paths import Home
 from gpuqueue.run.files import read_claim
 from gpuqueue.run.freezing import are_frozen
-from gpuqueue.run.kernelshare import Busy
+from gpuqueue.run.kernelshare import Busy, is_busy
 from gpuqueue.run.process import alive, descendants, identify
 from gpuqueue.run.wake import ring
 
@@ -117,6 +117,22 @@ def test_free_mode_freezes_the_busy_and_leaves_the_idle(client: LocalClient) -> 
         process = client.job(each.job).process
         assert not are_frozen([process], whole=[process])
         each.end()
+
+
+def test_what_one_kernel_told_says_nothing_of_the_next(client: LocalClient) -> None:
+    """The next one may not have the extension that tells whether a cell runs."""
+    made = kernel(client)
+    folder = held_folder(client, made.job)
+    Busy(folder).tell(busy=False)
+    assert not is_busy(folder)
+    made.kill()
+    made.lease.hold_on()
+    made.start()
+    assert is_busy(folder)
+    free()
+    until_state(client, made.job, JobState.FROZEN)
+    resume()
+    made.end()
 
 
 def test_a_frozen_kernel_can_be_shut_down(client: LocalClient) -> None:
