@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gpuqueue.control.outcome import Outcome, void
-from gpuqueue.control.turn import Turn
+from gpuqueue.control.turn import Turn, unfrozen
 from gpuqueue.model import Job, JobKind, JobState, ProcessId
 from gpuqueue.paths import Home
 from gpuqueue.plan import Plan, refusal
@@ -23,6 +23,7 @@ from gpuqueue.run.files import TORN, VOID, read_claim
 from gpuqueue.run.kernelshare import (
     has_let_go,
     is_busy,
+    is_coming_up,
     is_released,
     is_restarting,
     lives,
@@ -49,6 +50,8 @@ _UNTAKEN = 60.0
 """Seconds after which a grant that nobody has taken is void; an owner waits for ten at most."""
 _REVIVAL = 15.0
 """Seconds in which an owner that lives may start a kernel that has died again."""
+_COMING_UP = 10.0
+"""Seconds in which a kernel that has been started again is not taken for busy."""
 _OF_JOBS = frozenset(
     {
         "GPUQUEUE_JOB_ID", "GPUQUEUE_ATTEMPT_DIR", "GPUQUEUE_RUN_DIR", "GPUQUEUE_RESUME",
@@ -83,8 +86,14 @@ def refuse_kernels(turn: Turn, decision: Plan) -> bool:
 
 
 def idles(home: Home, job: Job) -> bool:
-    """Whether a job is a notebook's kernel in which no cell runs."""
-    return job.kind is JobKind.KERNEL and not is_busy(home.attempt(job.id, job.attempt))
+    """Whether a job is a notebook's kernel in which no cell runs.
+
+    One that starts again is let come up, whether or not it will tell.
+    """
+    if job.kind is not JobKind.KERNEL:
+        return False
+    folder = home.attempt(job.id, job.attempt)
+    return not is_busy(folder) or is_coming_up(folder, job.started, _COMING_UP)
 
 
 class Grants(Protocol):
@@ -182,7 +191,11 @@ class KernelFollower:
     def _look_at(self, turn: Turn, job: Job, folder: Path, *, look: bool) -> bool:
         named = read_kernel(folder)
         if named is not None and named != job.process:
-            job = turn.move(job, "restarted", process=named)
+            # what free mode has frozen went with the process before; this one may be idle
+            thawed: dict[str, Any] = {}
+            if job.state is JobState.FROZEN:
+                thawed = {"state": JobState.RUNNING, "reason": "", **unfrozen(job, turn.now)}
+            job = turn.move(job, "restarted", process=named, **thawed)
             self._forget(job)
         released = is_released(folder)
         if released and released["detached"]:

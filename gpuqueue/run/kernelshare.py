@@ -42,6 +42,7 @@ __all__ = [
     "has_grant",
     "has_let_go",
     "is_busy",
+    "is_coming_up",
     "is_released",
     "is_restarting",
     "keep_for_restart",
@@ -210,6 +211,22 @@ def is_busy(folder: str | os.PathLike[str]) -> bool:
             return file.read(1) != b"0"
     except OSError:
         return True
+
+
+def is_coming_up(folder: str | os.PathLike[str], started: float | None, patience: float) -> bool:
+    """Whether a kernel has been started again, or is about to be, and cannot have told yet.
+
+    ``started`` is when the first kernel of this share was there; ``patience`` is in seconds.
+    """
+    if os.path.exists(os.path.join(folder, BUSY)):
+        return False
+    if is_restarting(folder):
+        return True
+    try:
+        named = os.stat(os.path.join(folder, _KERNEL)).st_mtime
+    except OSError:
+        return False
+    return started is not None and named > started and 0 <= time.time() - named < patience
 
 
 # -- the environment -------------------------------------------------------------------------------

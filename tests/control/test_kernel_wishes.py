@@ -6,6 +6,8 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
 from conftest import end_leads, lead_process, until
@@ -23,7 +25,7 @@ from gpuqueue.model import IntentKind, Job, JobKind, JobState, ModeName, Origin,
 from gpuqueue.paths import Home
 from gpuqueue.run.files import read_claim
 from gpuqueue.run.freezing import are_frozen
-from gpuqueue.run.kernelshare import Busy, is_busy
+from gpuqueue.run.kernelshare import Busy, is_busy, is_coming_up, keep_for_restart, name_kernel
 from gpuqueue.run.process import alive, descendants, identify
 from gpuqueue.run.wake import ring
 
@@ -129,10 +131,42 @@ def test_what_one_kernel_told_says_nothing_of_the_next(client: LocalClient) -> N
     made.lease.hold_on()
     made.start()
     assert is_busy(folder)
+    made.end()
+
+
+def test_a_kernel_started_again_in_free_mode_comes_up(client: LocalClient) -> None:
+    made = kernel(client)
     free()
+    assert client.job(made.job).state is JobState.FROZEN
+    made.kill()
+    made.lease.hold_on()
+    made.start()
+    folder = held_folder(client, made.job)
+    Busy(folder).tell(busy=False)
+    again = until_state(client, made.job, JobState.RUNNING)
+    assert (again.process, again.frozen_at, again.reason) == (identify(made.process.pid), None, "")
+    until(lambda: client.store.mode().name is ModeName.FREE)
+    assert again.process is not None
+    assert not are_frozen([again.process], whole=[again.process])
+    Busy(folder).tell(busy=True)
     until_state(client, made.job, JobState.FROZEN)
     resume()
     made.end()
+
+
+def test_one_that_comes_up_is_not_taken_for_busy_for_a_while(tmp_path: Path) -> None:
+    began = time.time() - 100
+    me = identify(os.getpid())
+    assert me is not None
+    name_kernel(tmp_path, me)
+    assert is_coming_up(tmp_path, began, 50)
+    assert not is_coming_up(tmp_path, time.time() + 1, 50)  # it is the first one
+    os.utime(tmp_path / "kernel.json", (began + 20, began + 20))
+    assert not is_coming_up(tmp_path, began, 50)
+    keep_for_restart(tmp_path)
+    assert is_coming_up(tmp_path, began, 50)
+    Busy(tmp_path).tell(busy=True)
+    assert not is_coming_up(tmp_path, began, 50)
 
 
 def test_a_frozen_kernel_can_be_shut_down(client: LocalClient) -> None:
