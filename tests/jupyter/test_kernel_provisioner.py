@@ -27,7 +27,8 @@ from gpuqueue.client.wishes import Wish, remember
 from gpuqueue.errors import InvalidRequest, NoShare
 from gpuqueue.model import ACTIVE, Grant, Job, JobKind, JobState
 from gpuqueue.paths import Home
-from gpuqueue.run.kernelshare import own_share
+from gpuqueue.run.files import is_held
+from gpuqueue.run.kernelshare import own_share, release
 from gpuqueue.run.process import environment_of
 
 Start = Callable[..., Any]
@@ -283,6 +284,32 @@ def test_a_restart_takes_what_was_chosen_since(  # noqa: PLR0917
     until(lambda: len(held(client)) == 1)
     assert restart().placement.grants[0] == Grant("FAKE-0", 750, 60 << 30)
     assert own().id == first.id
+
+
+def test_a_restart_after_the_share_has_ended_lets_go_of_it(  # noqa: PLR0917
+    start: Start, manager: Any, specs: Callable[..., str], client: LocalClient, tmp_path: Path,
+    jp_asyncio_loop: asyncio.AbstractEventLoop,
+) -> None:  # fmt: skip
+    kernel = start(specs("plain"), book(tmp_path, share=0.25))
+    (first,) = held(client)
+    lease = kernel.provisioner._lease
+    release(lease.folder, detached=True)
+    until(lambda: held(client) == [], what="its share has ended")
+    assert is_held(lease.folder)
+    jp_asyncio_loop.run_until_complete(manager.restart_kernel(kernel.kernel_id, now=True))
+    (again,) = held(client)
+    assert again.id != first.id
+    assert not is_held(lease.folder)
+    assert is_held(kernel.provisioner._lease.folder)
+
+
+def test_a_notebook_that_is_nested_too_deeply_asks_for_nothing(
+    start: Start, specs: Callable[..., str], client: LocalClient, tmp_path: Path
+) -> None:
+    path = tmp_path / "deep.ipynb"
+    path.write_text('{"metadata": ' + "[" * 200_000 + "]" * 200_000 + "}")
+    start(specs("plain"), path)
+    assert held(client) == []
 
 
 def test_a_restart_on_two_gpus_is_another_share(  # noqa: PLR0917
