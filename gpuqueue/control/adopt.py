@@ -6,6 +6,7 @@ the entry. One that had begun is followed to its end like any other.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import json
 import logging
@@ -148,7 +149,9 @@ class _Found:
         spec = _spec(home, store, job_id) or {}
         held = store.held(job_id, attempt)
         if grant := read_grant(folder / str(attempt)):
-            spec, held = {"kind": JobKind.KERNEL}, placement_from(grant["placement"])
+            spec, held = {"kind": JobKind.KERNEL}, None
+            with contextlib.suppress(KeyError, TypeError):  # another version's
+                held = placement_from(grant["placement"])
         return cls(job_id, folder, spec, store.events(job_id=job_id), attempt, held)
 
     def job(self, now: float, gpus: tuple[Gpu, ...]) -> Job:

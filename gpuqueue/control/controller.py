@@ -108,6 +108,7 @@ class Controller:
         self._open_intents = True
         self._fresh: set[int] = set()
         self._astray: set[tuple[int, int]] = set()
+        self._odd: set[int] = set()
 
     # -- loop --------------------------------------------------------------------------------
 
@@ -267,7 +268,7 @@ class Controller:
             if held is not None and held.state in ACTIVE:
                 if tick:
                     self.signs.look(held, turn.now)
-                changed |= self.follower.follow(turn, held, look=tick)
+                changed |= self._follow(turn, held, look=tick)
                 if tick and turn.mode.normal and turn.jobs[job_id].state is JobState.EVICTING:
                     self.freer.press(held, self.settings.current)
         changed |= self.keeper.take_in(turn)
@@ -284,6 +285,19 @@ class Controller:
                     )
                 changed = True
         return changed
+
+    def _follow(self, turn: Turn, job: Job, *, look: bool) -> bool:
+        """See how far a job is; what is odd about one must not take the lead from all others."""
+        try:
+            return self.follower.follow(turn, job, look=look)
+        except (GpuqueueError, OSError):
+            raise
+        except Exception:
+            self._odd &= turn.jobs.keys()
+            if job.id not in self._odd:
+                self._odd.add(job.id)
+                log.exception("gpuqueue: job %d cannot be followed", job.id)
+            return False
 
     def _look_around(self) -> bool:
         """Re-read settings and GPUs where due; whether anything changed for the plan."""

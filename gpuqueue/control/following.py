@@ -7,7 +7,6 @@ from pathlib import Path
 
 from gpuqueue.control.devicememory import highest, note_excess, once_more
 from gpuqueue.control.evicting import Evictor, in_front
-from gpuqueue.control.freeing import unfrozen
 from gpuqueue.control.kernels import KernelFollower
 from gpuqueue.control.outcome import Outcome, is_loss, outcome_of, sweep, void
 from gpuqueue.control.runners import lives
@@ -15,7 +14,7 @@ from gpuqueue.control.sight import Sight
 from gpuqueue.control.signs import Signs
 from gpuqueue.control.starting import Starter
 from gpuqueue.control.teacher import Teacher
-from gpuqueue.control.turn import Turn
+from gpuqueue.control.turn import Turn, unfrozen
 from gpuqueue.model import Job, JobKind, JobState
 from gpuqueue.paths import Home
 from gpuqueue.run.farewell import FAULT

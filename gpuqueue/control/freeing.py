@@ -30,7 +30,7 @@ from gpuqueue.control.machine import Machine
 from gpuqueue.control.outcome import Outcome
 from gpuqueue.control.parking import Parking, Return
 from gpuqueue.control.runners import are_still, go_on, keep_still
-from gpuqueue.control.turn import Turn
+from gpuqueue.control.turn import Turn, unfrozen
 from gpuqueue.model import (
     ACTIVE,
     Intent,
@@ -47,7 +47,7 @@ from gpuqueue.run.files import ask_no_more
 from gpuqueue.settings import Settings
 from gpuqueue.units import format_duration
 
-__all__ = ["EVICTED", "WISHES", "Freer", "unfrozen"]
+__all__ = ["EVICTED", "WISHES", "Freer"]
 
 WISHES = frozenset({IntentKind.FREE, IntentKind.RESUME})
 """Wishes that are about no one job and are carried out here."""
@@ -344,13 +344,6 @@ class Freer:
         elif verdict.action == "resume":
             self.resume(turn)
         return bool(verdict.action)
-
-
-def unfrozen(job: Job, now: float) -> dict[str, Any]:
-    """What changes of a job as it goes on: it was frozen for that long; nothing if it was not."""
-    if job.frozen_at is None:
-        return {}
-    return {"frozen": job.frozen + max(0.0, now - job.frozen_at), "frozen_at": None}
 
 
 def _holders(turn: Turn) -> list[Job]:

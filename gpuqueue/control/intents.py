@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from gpuqueue.control.freeing import unfrozen
 from gpuqueue.control.runners import ask, go_on, lives
-from gpuqueue.control.turn import Turn
+from gpuqueue.control.turn import Turn, unfrozen
 from gpuqueue.model import TERMINAL, Intent, IntentKind, Job, JobState
 from gpuqueue.plan import Drop
 

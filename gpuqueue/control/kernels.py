@@ -15,18 +15,21 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gpuqueue.control.outcome import Outcome, void
-from gpuqueue.control.turn import Turn
+from gpuqueue.control.turn import Turn, unfrozen
 from gpuqueue.model import Job, JobKind, JobState, ProcessId
 from gpuqueue.paths import Home
 from gpuqueue.plan import Plan, refusal
 from gpuqueue.run.farewell import Farewell
 from gpuqueue.run.files import TORN, VOID, read_claim
 from gpuqueue.run.kernelshare import (
+    has_let_go,
     is_busy,
+    is_coming_up,
     is_released,
     is_restarting,
     lives,
     own_share,
+    process_in,
     read_grant,
     read_kernel,
     write_grant,
@@ -48,6 +51,8 @@ _UNTAKEN = 60.0
 """Seconds after which a grant that nobody has taken is void; an owner waits for ten at most."""
 _REVIVAL = 15.0
 """Seconds in which an owner that lives may start a kernel that has died again."""
+_COMING_UP = 10.0
+"""Seconds in which a kernel that has been started again is not taken for busy."""
 _OF_JOBS = frozenset(
     {
         "GPUQUEUE_JOB_ID", "GPUQUEUE_ATTEMPT_DIR", "GPUQUEUE_RUN_DIR", "GPUQUEUE_RESUME",
@@ -82,8 +87,14 @@ def refuse_kernels(turn: Turn, decision: Plan) -> bool:
 
 
 def idles(home: Home, job: Job) -> bool:
-    """Whether a job is a notebook's kernel in which no cell runs."""
-    return job.kind is JobKind.KERNEL and not is_busy(home.attempt(job.id, job.attempt))
+    """Whether a job is a notebook's kernel in which no cell runs.
+
+    One that starts again is let come up, whether or not it will tell.
+    """
+    if job.kind is not JobKind.KERNEL:
+        return False
+    folder = home.attempt(job.id, job.attempt)
+    return not is_busy(folder) or is_coming_up(folder, job.started, _COMING_UP)
 
 
 class Grants(Protocol):
@@ -163,26 +174,32 @@ class KernelFollower:
     ) -> bool:
         """Its owner is starting the kernel, or could not, or was killed in the middle of it."""
         released = is_released(folder)
-        if not released and (not look or lives(folder, owner)):
+        there = lives(folder, owner)
+        if not released and (not look or (there and not has_let_go(folder))):
             return False
         if released and released["detached"]:
             return self._over(turn, job, _ended())
         if _unnamed(job.id, folder):
             return False  # the kernel was started, and notices itself that its owner has gone
-        why = "its kernel could not be started" if released else "its server ended as it started"
+        gave_up = released or there
+        why = "its kernel could not be started" if gave_up else "its server ended as it started"
         return self._over(turn, job, _failed(why))
 
     def _asker(self, job: Job) -> ProcessId | None:
         text = self._store.spec(job.id)
-        found: Any = json.loads(text).get("owner") if text else None
-        return ProcessId(**found) if found else None
+        spec: Any = json.loads(text) if text else None
+        return process_in(spec.get("owner")) if isinstance(spec, dict) else None
 
     # -- while it runs -----------------------------------------------------------------------
 
     def _look_at(self, turn: Turn, job: Job, folder: Path, *, look: bool) -> bool:
         named = read_kernel(folder)
         if named is not None and named != job.process:
-            job = turn.move(job, "restarted", process=named)
+            # what free mode has frozen went with the process before; this one may be idle
+            thawed: dict[str, Any] = {}
+            if job.state is JobState.FROZEN:
+                thawed = {"state": JobState.RUNNING, "reason": "", **unfrozen(job, turn.now)}
+            job = turn.move(job, "restarted", process=named, **thawed)
             self._forget(job)
         released = is_released(folder)
         if released and released["detached"]:
@@ -205,12 +222,13 @@ class KernelFollower:
             outcome = _failed("its kernel died") if released["died"] else _ended()
             return self._over(turn, job, outcome)
         owner = read_claim(folder)
-        revivable = owner is not None and owner != job.process and lives(folder, owner)
+        there = owner is not None and owner != job.process and lives(folder, owner)
+        revivable = there and not has_let_go(folder)
         if revivable and restarting:
             self._renew(turn, job, folder)
         if revivable and (restarting or self._waited(job, "revival") <= _REVIVAL):
             return False
-        return self._over(turn, job, _failed("its kernel died" if revivable else _ABANDONED))
+        return self._over(turn, job, _failed("its kernel died" if there else _ABANDONED))
 
     def _may_kill(self, job: int, kernel: ProcessId, folder: Path) -> bool:
         """Whether what comes before the kill of a kernel under MPS is done; begins it."""
@@ -259,7 +277,12 @@ def _cancelled(why: str) -> Outcome:
 
 
 def _kill(kernel: ProcessId) -> None:
-    """End a kernel that does not end when asked, and what it has started."""
+    """End a kernel that does not end when asked, and what it has started.
+
+    Not one of another container: its number means somebody else here.
+    """
+    if is_elsewhere(kernel):
+        return
     below = [identify(pid) for pid in descendants(kernel.pid)]
     for process in (kernel, *filter(None, below)):
         send_signal(process, signal.SIGKILL)

@@ -30,6 +30,13 @@ def _driver() -> str:
     return ""
 
 
+def _proof_in(fact: Any, key: list[str]) -> Proof | None:
+    """What came of a trial with this key; None where another version wrote what is not known."""
+    with contextlib.suppress(KeyError, TypeError):
+        return Proof(**fact["proof"]) if fact["key"] == key else None
+    return None
+
+
 class Prover:
     """Tries it in a thread, on a GPU that no job holds; what came of it is kept in the store."""
 
@@ -54,9 +61,8 @@ class Prover:
         key = [boot_id(), _driver(), *self.tool.words, *sorted(gpu.uuid for gpu in gpus)]
         if not gpus or key == self._key:
             return
-        fact: Any = self._store.fact(PROOF)
-        if fact is not None and fact["key"] == key:
-            self._proof, self._key = Proof(**fact["proof"]), key
+        if (known := _proof_in(self._store.fact(PROOF), key)) is not None:
+            self._proof, self._key = known, key
             return
         if (gpu := self._idle(sight, gpus, jobs)) is not None:
             self._proof, self._key = None, key

@@ -10,7 +10,7 @@ from typing import Any
 from gpuqueue.model import TERMINAL, Intent, Job, JobState, Mode, Placement
 from gpuqueue.store import Store
 
-__all__ = ["Turn"]
+__all__ = ["Turn", "unfrozen"]
 
 
 @dataclass(slots=True)
@@ -149,3 +149,10 @@ class Turn:
 def _held(job: Job) -> tuple[Placement | None, bool]:
     """What a usage record is about: what is held, and whether it only stands still."""
     return job.placement, job.state is JobState.FROZEN
+
+
+def unfrozen(job: Job, now: float) -> dict[str, Any]:
+    """What changes of a job as it goes on: it was frozen for that long; nothing if it was not."""
+    if job.frozen_at is None:
+        return {}
+    return {"frozen": job.frozen + max(0.0, now - job.frozen_at), "frozen_at": None}

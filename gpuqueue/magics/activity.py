@@ -28,7 +28,7 @@ def begin(shell: Any) -> None:
     if is_late():
         arm()
     else:
-        _tell(busy=False)
+        _tell(busy=_in_cell(shell))
 
 
 def end(shell: Any) -> None:
@@ -36,6 +36,11 @@ def end(shell: Any) -> None:
     for event, callback in (("pre_run_cell", _cell_begins), ("post_run_cell", _cell_ends)):
         with contextlib.suppress(ValueError):
             shell.events.unregister(event, callback)
+
+
+def _in_cell(shell: Any) -> bool:
+    """Whether a cell runs: the one that loads the extension, perhaps, and then works on."""
+    return bool(getattr(getattr(shell, "display_trap", None), "is_active", False))
 
 
 def _cell_begins(*_: Any) -> None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -31,13 +32,18 @@ from gpuqueue.run.files import LOG, hold, is_held, read_json, write_json
 from gpuqueue.run.inherit import unheld
 from gpuqueue.run.process import alive, is_elsewhere
 
+if sys.platform != "win32":
+    import fcntl
+
 __all__ = [
     "BUSY",
     "SHARE",
     "Busy",
     "activity",
     "has_grant",
+    "has_let_go",
     "is_busy",
+    "is_coming_up",
     "is_released",
     "is_restarting",
     "keep_for_restart",
@@ -46,6 +52,7 @@ __all__ = [
     "mark",
     "name_kernel",
     "own_share",
+    "process_in",
     "read_grant",
     "read_kernel",
     "release",
@@ -75,7 +82,8 @@ def write_grant(folder: str | os.PathLike[str], grant: Mapping[str, Any]) -> Non
 
 def read_grant(folder: str | os.PathLike[str]) -> Any:
     """What the kernel of an attempt starts with; None while it was not granted."""
-    return read_json(os.path.join(folder, _GRANT))
+    grant = read_json(os.path.join(folder, _GRANT))
+    return {"env": {}, "placement": None, **grant} if isinstance(grant, dict) else None
 
 
 def has_grant(folder: str | os.PathLike[str]) -> bool:
@@ -90,6 +98,26 @@ def keep_lock(folder: str | os.PathLike[str]) -> int:
     return handle
 
 
+def has_let_go(folder: str | os.PathLike[str]) -> bool:
+    """Whether no owner has the lock any more, although one may live: it released the share.
+
+    On a full disk this is the only word of it. False where files cannot be locked.
+    """
+    if sys.platform == "win32":
+        return False
+    try:
+        handle = os.open(os.path.join(folder, LOG), os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
 def name_kernel(folder: str | os.PathLike[str], process: ProcessId) -> None:
     """Say which process the kernel is now."""
     me = {"pid": process.pid, "start": process.start, "boot": process.boot}
@@ -99,7 +127,12 @@ def name_kernel(folder: str | os.PathLike[str], process: ProcessId) -> None:
 
 
 def keep_for_restart(folder: str | os.PathLike[str]) -> None:
-    """Say that the kernel is about to start again: until it is named, or released."""
+    """Say that the kernel is about to start again: until it is named, or released.
+
+    What the one before told of its cells says nothing of this one, which may not tell.
+    """
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(folder, BUSY))
     with contextlib.suppress(OSError):
         write_json(os.path.join(folder, _RESTARTING), {"at": time.time()}, flush=False)
 
@@ -111,15 +144,21 @@ def is_restarting(folder: str | os.PathLike[str]) -> bool:
 
 def read_kernel(folder: str | os.PathLike[str]) -> ProcessId | None:
     """The kernel's process as it was named last; None before it was."""
-    named = read_json(os.path.join(folder, _KERNEL))
-    return ProcessId(**named) if named else None
+    return process_in(read_json(os.path.join(folder, _KERNEL)))
+
+
+def process_in(found: Any) -> ProcessId | None:
+    """A process that was written down, by this version or another; None where it cannot be told."""
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        return ProcessId(int(found["pid"]), int(found["start"]), str(found["boot"]))
+    return None
 
 
 def release(folder: str | os.PathLike[str], *, detached: bool = False, died: bool = False) -> None:
     """Say that the share is needed no more.
 
-    ``detached`` says that its kernel goes on without it, ``died`` that the kernel was lost. A full
-    disk makes no difference: that the kernel has gone is noticed, too.
+    ``detached`` says that its kernel goes on without it, ``died`` that the kernel was lost. Where
+    the disk is full, the owner's lock tells it: it is let go after this.
     """
     with contextlib.suppress(OSError):
         told = {"detached": detached, "died": died, "at": time.time()}
@@ -128,7 +167,8 @@ def release(folder: str | os.PathLike[str], *, detached: bool = False, died: boo
 
 def is_released(folder: str | os.PathLike[str]) -> Any:
     """What the owner said as it released the share; None before."""
-    return read_json(os.path.join(folder, _RELEASED))
+    told = read_json(os.path.join(folder, _RELEASED))
+    return {"detached": False, "died": False, **told} if isinstance(told, dict) else None
 
 
 def lives(folder: str | os.PathLike[str], process: ProcessId) -> bool:
@@ -187,6 +227,22 @@ def activity(folder: str | os.PathLike[str]) -> tuple[bool | None, float | None]
     if state not in (b"0", b"1"):
         return None, None
     return state == b"1", written if state == b"0" else None
+
+
+def is_coming_up(folder: str | os.PathLike[str], started: float | None, patience: float) -> bool:
+    """Whether a kernel has been started again, or is about to be, and cannot have told yet.
+
+    ``started`` is when the first kernel of this share was there; ``patience`` is in seconds.
+    """
+    if os.path.exists(os.path.join(folder, BUSY)):
+        return False
+    if is_restarting(folder):
+        return True
+    try:
+        named = os.stat(os.path.join(folder, _KERNEL)).st_mtime
+    except OSError:
+        return False
+    return started is not None and named > started and 0 <= time.time() - named < patience
 
 
 # -- the environment -------------------------------------------------------------------------------

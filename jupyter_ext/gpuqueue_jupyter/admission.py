@@ -130,6 +130,7 @@ class Admission:
                 "its kernel again to ask for one."
             )
         if job.state in TERMINAL:
+            held.release()  # its lock would stay open for as long as the server lives
             return _found(self._acquire(client, wish or held.wish, given_up))
         if wish is None or (wish.gpus or 1) == (held.wish.gpus or 1):
             if wish is not None and size_of(client, job, wish) != _size(job):
@@ -217,7 +218,7 @@ def _metadata_of(path: str) -> Any:
             return None
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):  # one may be nested too deeply to be read
         return None
     return found.get("metadata") if isinstance(found, dict) else None
 

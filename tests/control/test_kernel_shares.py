@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from gpuqueue.client.wishes import Wish, change_size
 from gpuqueue.errors import NoShare, NotAllowedNow
 from gpuqueue.model import Grant, JobKind, JobState
 from gpuqueue.paths import Home
+from gpuqueue.run import kernelshare
 from gpuqueue.run.kernelshare import own_share, without_share
 from gpuqueue.run.process import alive, environment_of, identify, send_signal
 
@@ -259,6 +261,36 @@ def test_a_start_that_fails_leaves_nothing(client: LocalClient) -> None:
     lease = acquire(client, QUARTER)
     lease.release(died=True)
     ended(client, lease.job, JobState.FAILED, "its kernel could not be started")
+
+
+def full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full for what this process writes of its share."""
+
+    def write(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(kernelshare, "write_json", write)
+
+
+def test_a_start_that_fails_on_a_full_disk_leaves_nothing(
+    client: LocalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner lives on, and can write nothing: what it has let go of is its lock."""
+    lease = acquire(client, QUARTER)
+    full(monkeypatch)
+    lease.release(died=True)
+    ended(client, lease.job, JobState.FAILED, "its kernel could not be started")
+
+
+def test_a_restart_that_fails_on_a_full_disk_leaves_nothing(
+    client: LocalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = kernel(client)
+    made.kill()
+    made.lease.hold_on()
+    full(monkeypatch)
+    made.lease.release(died=True)
+    ended(client, made.job, JobState.FAILED, "its kernel died")
 
 
 @pytest.mark.parametrize("step", ["granted", "launched", "named"])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
-from conftest import end_leads
+from conftest import end_leads, lead_process, until
 from freeing_jobs import free, resume
 from kernel_shares import QUARTER, check_books, held_folder, kernel, until_state
 from mps_control import put_under_mps
@@ -16,13 +18,17 @@ from mps_control import put_under_mps
 import gpuqueue
 from gpuqueue.client import LocalClient
 from gpuqueue.client.shares import acquire
+from gpuqueue.control.controller import Controller
+from gpuqueue.control.kernels import _kill
+from gpuqueue.control.turn import Turn
 from gpuqueue.errors import GpuqueueError, NotAllowedNow
-from gpuqueue.model import IntentKind, JobKind, JobState, ModeName
+from gpuqueue.model import IntentKind, Job, JobKind, JobState, ModeName, Origin, ProcessId, Request
 from gpuqueue.paths import Home
 from gpuqueue.run.files import read_claim
 from gpuqueue.run.freezing import are_frozen
-from gpuqueue.run.kernelshare import Busy
-from gpuqueue.run.process import identify
+from gpuqueue.run.kernelshare import Busy, is_busy, is_coming_up, keep_for_restart, name_kernel
+from gpuqueue.run.process import alive, descendants, identify
+from gpuqueue.run.wake import ring
 
 if os.name != "posix":
     pytest.skip("signals and /proc", allow_module_level=True)
@@ -68,6 +74,27 @@ def test_a_kernel_that_does_not_hear_is_killed_after_the_grace(
     ended(client, lease.job, JobState.CANCELLED)
 
 
+def test_the_number_of_a_kernel_in_another_container_is_somebody_else_s() -> None:
+    stranger = subprocess.Popen(["sh", "-c", "sleep 600 & echo up; wait"], stdout=subprocess.PIPE,
+                                start_new_session=True)  # fmt: skip
+    try:
+        assert stranger.stdout is not None
+        stranger.stdout.readline()
+        mine = identify(stranger.pid)
+        assert mine is not None
+        below = [identify(pid) for pid in descendants(stranger.pid)]
+        there = f"{mine.boot.partition(':')[0]}:7777"
+        _kill(ProcessId(stranger.pid, 1, there))
+        assert below
+        assert all(each is not None and alive(each) for each in below)
+        _kill(mine)
+        stranger.wait(60)
+        until(lambda: not any(each is not None and alive(each) for each in below))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(stranger.pid, signal.SIGKILL)
+
+
 def test_a_kernel_is_not_run_again(client: LocalClient) -> None:
     made = kernel(client)
     made.end()
@@ -96,6 +123,54 @@ def test_free_mode_freezes_the_busy_and_leaves_the_idle(client: LocalClient) -> 
         process = client.job(each.job).process
         assert not are_frozen([process], whole=[process])
         each.end()
+
+
+def test_what_one_kernel_told_says_nothing_of_the_next(client: LocalClient) -> None:
+    """The next one may not have the extension that tells whether a cell runs."""
+    made = kernel(client)
+    folder = held_folder(client, made.job)
+    Busy(folder).tell(busy=False)
+    assert not is_busy(folder)
+    made.kill()
+    made.lease.hold_on()
+    made.start()
+    assert is_busy(folder)
+    made.end()
+
+
+def test_a_kernel_started_again_in_free_mode_comes_up(client: LocalClient) -> None:
+    made = kernel(client)
+    free()
+    assert client.job(made.job).state is JobState.FROZEN
+    made.kill()
+    made.lease.hold_on()
+    made.start()
+    folder = held_folder(client, made.job)
+    Busy(folder).tell(busy=False)
+    again = until_state(client, made.job, JobState.RUNNING)
+    assert (again.process, again.frozen_at, again.reason) == (identify(made.process.pid), None, "")
+    until(lambda: client.store.mode().name is ModeName.FREE)
+    assert again.process is not None
+    assert not are_frozen([again.process], whole=[again.process])
+    Busy(folder).tell(busy=True)
+    until_state(client, made.job, JobState.FROZEN)
+    resume()
+    made.end()
+
+
+def test_one_that_comes_up_is_not_taken_for_busy_for_a_while(tmp_path: Path) -> None:
+    began = time.time() - 100
+    me = identify(os.getpid())
+    assert me is not None
+    name_kernel(tmp_path, me)
+    assert is_coming_up(tmp_path, began, 50)
+    assert not is_coming_up(tmp_path, time.time() + 1, 50)  # it is the first one
+    os.utime(tmp_path / "kernel.json", (began + 20, began + 20))
+    assert not is_coming_up(tmp_path, began, 50)
+    keep_for_restart(tmp_path)
+    assert is_coming_up(tmp_path, began, 50)
+    Busy(tmp_path).tell(busy=True)
+    assert not is_coming_up(tmp_path, began, 50)
 
 
 def test_a_frozen_kernel_can_be_shut_down(client: LocalClient) -> None:
@@ -133,3 +208,44 @@ def test_moving_a_kernel_in_the_queue_means_nothing(client: LocalClient) -> None
     with pytest.raises(NotAllowedNow, match="only a waiting job can move"):
         client.intend(IntentKind.PRIORITY, made.job, 3)
     made.end()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"pid": 1, "start": 2, "boot": "x", "name": "of a later version"}', '{"pid": 1}', "[7]"],
+)
+def test_a_note_of_another_version_costs_nobody_the_lead(
+    home: Home, client: LocalClient, text: str
+) -> None:
+    made = kernel(client)
+    lead = lead_process(home)
+    note = held_folder(client, made.job) / "kernel.json"
+    good = note.read_text()
+    note.write_text(text)
+    ring(home.wake, f"kernel {made.job}")
+    assert gpuqueue.submit(["true"], preset="cpu").wait(60) == 0
+    note.write_text(good)
+    assert lead_process(home) == lead
+    made.end()
+    until_state(client, made.job, *ENDED)
+
+
+def test_what_is_not_foreseen_of_one_job_costs_nobody_the_lead(
+    home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    controller = Controller(home)
+
+    def odd(*_: object, **__: object) -> bool:
+        raise TypeError("a word that nobody knows")
+
+    monkeypatch.setattr(controller.follower, "follow", odd)
+    try:
+        job = Job(
+            1, JobKind.KERNEL, JobState.RUNNING, Request(), "a", "me", "", "/", Origin(), 0, 1,
+            attempt=1,
+        )  # fmt: skip
+        turn = Turn({1: job}, 0.0)
+        assert [controller._follow(turn, job, look=True) for _ in range(2)] == [False, False]
+    finally:
+        controller.close()
+    assert len([each for each in caplog.records if "cannot be followed" in each.message]) == 1

@@ -30,7 +30,8 @@ from gpuqueue.client.wishes import Wish, remember
 from gpuqueue.errors import InvalidRequest, NoShare
 from gpuqueue.model import ACTIVE, Grant, Job, JobKind, JobState
 from gpuqueue.paths import Home
-from gpuqueue.run.kernelshare import own_share
+from gpuqueue.run.files import is_held
+from gpuqueue.run.kernelshare import own_share, release
 from gpuqueue.run.process import environment_of
 
 Start = Callable[..., Any]
@@ -308,6 +309,32 @@ def test_mps_lets_go_of_a_kernel_before_it_is_killed(  # noqa: PLR0917
     assert was_let_go()
     assert kernel.provisioner.process.pid != process.pid
     assert [each.id for each in held(client)] == [job.id]
+
+
+def test_a_restart_after_the_share_has_ended_lets_go_of_it(  # noqa: PLR0917
+    start: Start, manager: Any, specs: Callable[..., str], client: LocalClient, tmp_path: Path,
+    jp_asyncio_loop: asyncio.AbstractEventLoop,
+) -> None:  # fmt: skip
+    kernel = start(specs("plain"), book(tmp_path, share=0.25))
+    (first,) = held(client)
+    lease = kernel.provisioner._lease
+    release(lease.folder, detached=True)
+    until(lambda: held(client) == [], what="its share has ended")
+    assert is_held(lease.folder)
+    jp_asyncio_loop.run_until_complete(manager.restart_kernel(kernel.kernel_id, now=True))
+    (again,) = held(client)
+    assert again.id != first.id
+    assert not is_held(lease.folder)
+    assert is_held(kernel.provisioner._lease.folder)
+
+
+def test_a_notebook_that_is_nested_too_deeply_asks_for_nothing(
+    start: Start, specs: Callable[..., str], client: LocalClient, tmp_path: Path
+) -> None:
+    path = tmp_path / "deep.ipynb"
+    path.write_text('{"metadata": ' + "[" * 200_000 + "]" * 200_000 + "}")
+    start(specs("plain"), path)
+    assert held(client) == []
 
 
 def test_a_restart_on_two_gpus_is_another_share(  # noqa: PLR0917

@@ -170,6 +170,9 @@ def test_busy_or_idle(book: Notebook, client: LocalClient) -> None:
     look = f"from gpuqueue.run.kernelshare import is_busy; print(is_busy({str(folder)!r}))"
     assert book.ok(look).stream() == "True\n"
     assert not is_busy(folder)
+    # the cell that loads the extension may work on after that
+    assert book.ok(f"%reload_ext gpuqueue\n{look}").stream() == "True\n"
+    assert not is_busy(folder)
 
 
 def test_another_share_at_once(book: Notebook, client: LocalClient) -> None:
