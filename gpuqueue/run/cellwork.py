@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import pickle
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from gpuqueue.run.celloutput import OVER
@@ -162,13 +163,22 @@ def prepare() -> None:
         work.result = result
 
     shell.events.register("post_run_cell", remember)
-    ambient.put(states, imported=around["imported"])
+    _put_surroundings(spec["source"], states, around["imported"])
     work.handlers = put_handlers(own)
     work.states = ambient.take()
     work.environ, work.folder, work.path = dict(os.environ), os.getcwd(), list(sys.path)
     work.threads = threading.active_count()
     # taking them may have used some
     ambient.put({n: data for n, data in states.items() if "random" in n}, wait=False)
+
+
+def _put_surroundings(source: str, states: Mapping[str, bytes], imported: Iterable[str]) -> None:
+    from gpuqueue.run import ambient
+
+    if "InlineBackend" in source and "inline figures" in states:
+        with contextlib.suppress(ImportError):  # ``%config`` finds it only if it is there
+            importlib.import_module("matplotlib_inline.config")
+    ambient.put(states, imported=imported)
 
 
 def finish() -> None:

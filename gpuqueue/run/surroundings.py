@@ -351,16 +351,18 @@ def _take_inline() -> Any:
     backend = _inline()
     return [
         sorted(backend.figure_formats), dict(backend.print_figure_kwargs), backend.close_figures,
-        dict(backend.rc), backend.figure_format,
+        dict(backend.rc), backend.figure_format, backend in getattr(_shell(), "configurables", ()),
     ]  # fmt: skip
 
 
 def _put_inline(state: Any) -> None:
-
     importlib.import_module("matplotlib_inline.config")
     if _shell() is None or _take_inline() == state:
         return
     backend = _inline()
+    if state[5:] == [True] and backend not in _shell().configurables:
+        backend.shell = _shell()
+        _shell().configurables.append(backend)  # where %config looks
     backend.print_figure_kwargs, backend.close_figures, backend.rc = state[1], state[2], state[3]
     if state[4:] and state[4] != backend.figure_format:
         backend.figure_format = state[4]  # which sets the formats, too
