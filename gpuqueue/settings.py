@@ -6,6 +6,7 @@ changes; one that cannot be understood leaves the settings as they were, with a 
 
 from __future__ import annotations
 
+import difflib
 import os
 import tomllib
 from pathlib import Path
@@ -326,7 +327,9 @@ def settings_from(table: dict[str, Any], where: str) -> Settings:
     known = Settings.class_trait_names()
     for name, given in table.items():
         if name not in known:
-            raise InvalidRequest(name, f"no such setting in {where}; there are {', '.join(known)}")
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            raise InvalidRequest(name, f"no such setting in {where}; {hint}")
         if name in SECRET and not (
             isinstance(given, list) and all(isinstance(each, str) for each in given)
         ):

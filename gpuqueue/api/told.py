@@ -103,13 +103,15 @@ def status_told(
     from gpuqueue.api.host import host_told
     from gpuqueue.client.status import status_of
 
-    whole = status_of(client, recent=recent if sought is None else 0)
-    running, waiting, ended = whole.running, whole.waiting, whole.recent
+    whole = status_of(client, recent=0)
+    running, waiting = whole.running, whole.waiting
+    states = TERMINAL
     if sought is not None:
         running = tuple(job for job in running if sought.fits(job))
         waiting = tuple(job for job in waiting if sought.fits(job))
         states = TERMINAL if sought.states is None else TERMINAL & sought.states
-        ended = tuple(client.store.jobs(states=states, limit=recent, sought=sought))
+    # by number, as the pages go on that are asked for next
+    ended = tuple(client.store.jobs(states=states, limit=recent, sought=sought))
     # the GPUs tell of all that run
     told = replace(whole, waiting=waiting[:limit], recent=ended).to_dict()
     told["counts"] = _counted(whole.running, whole.waiting)

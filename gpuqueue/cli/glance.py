@@ -72,7 +72,8 @@ def _share(job: Job) -> str:
     if not job.placement.grants:
         return "-"
     grant = job.placement.grants[0]
-    return format_share(WHOLE if grant.whole else grant.compute)
+    compute = WHOLE if grant.whole else grant.compute
+    return format_share(compute) if compute else "-"
 
 
 def seat_rows(gpus: Iterable[Mapping[str, Any]]) -> list[list[str]]:

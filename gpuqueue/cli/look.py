@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -160,6 +161,10 @@ def logs(
     lines: Annotated[
         int | None, typer.Option("-n", "--lines", metavar="N", min=0, help="Only the last lines.")
     ] = None,
+    attempt: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="That of an earlier start, the first is 1."),
+    ] = None,
     *,
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="Go on until the job has ended.")
@@ -167,7 +172,8 @@ def logs(
 ) -> None:
     """Print what a job wrote, byte for byte.
 
-    Ctrl-C ends a look with --follow; the job goes on.
+    Of a job that was started several times it is the latest start. Ctrl-C ends a look with
+    --follow; the job goes on.
     """
     from gpuqueue.cli.follow import copy_log, print_log
     from gpuqueue.client.local import default_client
@@ -178,6 +184,14 @@ def logs(
     if job.state is JobState.QUEUED:
         why = client.why(job_id)
         tell(f"job {job_id} waits: {why.sentence if why else 'it is about to start'}")
+    if attempt is not None:
+        if follow or attempt > job.attempt:
+            wrong = "goes without --follow" if follow else f"it was started {job.attempt} times"
+            raise InvalidRequest("attempt", wrong)
+        print_log(client.log_path(replace(job, attempt=attempt)), lines)
+        return
+    if job.attempt > 1:
+        tell(f"start {job.attempt} of job {job_id}; --attempt has the earlier ones")
     if follow:
         copy_log(client, job_id, lines=lines)
     else:

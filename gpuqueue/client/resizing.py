@@ -9,8 +9,8 @@ from typing import Any
 
 from gpuqueue.client.local import LocalClient
 from gpuqueue.client.request import Options, check_together
-from gpuqueue.errors import InvalidRequest
-from gpuqueue.model import IntentKind
+from gpuqueue.errors import InvalidRequest, NotAllowedNow
+from gpuqueue.model import TERMINAL, IntentKind
 from gpuqueue.units import format_bytes, format_share, parse_bytes, parse_share
 
 __all__ = ["Resized", "resize"]
@@ -104,7 +104,10 @@ def resize(
         raise InvalidRequest("share", "write the share or the mem that the job is to have")
     thousandths = None if share is None else parse_share(share)
     memory = None if mem is None else parse_bytes(mem, "mem")
-    was = client.job(job_id).wants
+    job = client.job(job_id)
+    if job.state in TERMINAL:
+        raise NotAllowedNow(f"job {job_id} has already ended")
+    was = job.wants
     wanted = replace(
         was,
         share=was.share if thousandths is None else thousandths,

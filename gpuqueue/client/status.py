@@ -151,7 +151,7 @@ def status_of(client: LocalClient, *, recent: int = 5) -> Status:
         shared_gpu=policy.shared_gpu,
         running=tuple(job for job in live if job.state in ACTIVE),
         waiting=tuple(waiting),
-        recent=tuple(client.store.jobs(states=sorted(TERMINAL), limit=recent)),
+        recent=_ended(client, recent),
         waits=plan.waits if waiting else {},
         settings=settings.as_dict(),
         warning=_warnings(client),
@@ -169,6 +169,17 @@ def _progress(client: LocalClient, live: Sequence[Job]) -> dict[int, str]:
             if words := "; ".join(filter(None, [far, slow_save(client, job, client.settings)])):
                 found[job.id] = words
     return found
+
+
+_LOOKED_AT = 200
+"""Of how many jobs, by their numbers, those that ended last are found."""
+
+
+def _ended(client: LocalClient, count: int) -> tuple[Job, ...]:
+    """The jobs that ended last, the latest first: one that ran for long has a low number."""
+    found = client.store.jobs(states=sorted(TERMINAL), limit=max(count, _LOOKED_AT) if count else 0)
+    found.sort(key=lambda job: (job.ended or 0.0, job.id), reverse=True)
+    return tuple(found[:count])
 
 
 _FULL = 64 << 20

@@ -9,7 +9,7 @@ import contextlib
 import os
 from typing import Any
 
-__all__ = ["begin", "end"]
+__all__ = ["begin", "end", "rest"]
 
 _SHARE = "GPUQUEUE_SHARE"
 _note = ""
@@ -36,6 +36,12 @@ def end(shell: Any) -> None:
     for event, callback in (("pre_run_cell", _cell_begins), ("post_run_cell", _cell_ends)):
         with contextlib.suppress(ValueError):
             shell.events.unregister(event, callback)
+
+
+def rest() -> None:
+    """Tell that what is left of this cell uses no GPU: it is the one that gives them away."""
+    if _SHARE in os.environ:
+        _tell(busy=False)
 
 
 def _in_cell(shell: Any) -> bool:

@@ -92,6 +92,11 @@ def _check(name: str, *, cell: bool) -> None:
     known = (*_BOTH, *(CELL_ONLY if cell else COMMAND_ONLY))
     if name in known:
         return
+    if cell and name in COMMAND_ONLY:
+        raise InvalidRequest(
+            f"--{name}",
+            "is for commands; a cell can save with gpuqueue.checkpoint, which needs no option",
+        )
     close = difflib.get_close_matches(name, known, 1, 0.5)
     hint = f"did you mean --{close[0]}?" if close else "there are --" + ", --".join(known)
     raise InvalidRequest(f"--{name}", f"no such option; {hint}")

@@ -11,6 +11,7 @@ from gpuqueue.client.follow import follow_log
 from gpuqueue.client.job import describe
 from gpuqueue.client.payload import script_payload
 from gpuqueue.errors import InvalidRequest, NotAllowedNow
+from gpuqueue.magics.activity import rest
 from gpuqueue.magics.bringing import bring_back
 from gpuqueue.magics.cells import follow
 from gpuqueue.magics.options import parse_options, split_line
@@ -37,6 +38,8 @@ def run_line(shell: Any, line: str) -> Any:
     if work is None:
         close = difflib.get_close_matches(verb, _VERBS, 1)
         hint = f"did you mean %gpu {close[0]}?" if close else f"there are {', '.join(_VERBS)}"
+        if verb in _ELSEWHERE:
+            hint = f"write `!gpuqueue {verb}`"
         raise InvalidRequest("%gpu", f"{verb!r} is not one of its words; {hint}")
     return work(shell, rest)
 
@@ -179,6 +182,7 @@ def _resize(_: Any, words: list[str]) -> Any:
 def _free(_: Any, words: list[str]) -> Any:
     soft = words == ["--soft"]
     _none([] if soft else words, "free [--soft]")
+    rest()  # a busy kernel is frozen, and this one has to tell the answer
     return free(soft=soft)
 
 
@@ -232,3 +236,6 @@ _VERBS: dict[str, Callable[[Any, list[str]], Any]] = {
     "attach": attach_line,
     "release": release_line,
 }
+
+_ELSEWHERE = ("usage", "cards", "gpus", "jobs", "ps", "top", "doctor", "config", "drain", "undrain")
+"""Commands of the terminal that no ``%gpu`` is needed for."""

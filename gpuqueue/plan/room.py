@@ -12,6 +12,7 @@ from gpuqueue.units import format_bytes, format_share
 __all__ = ["asked_words", "refusal"]
 
 _HOLDERS = 6
+_CELLS = "Cells can be queued without a share."
 _ELSEWHERE = frozenset({WaitReason.FREE, WaitReason.AFTER, WaitReason.NEVER})
 """Reasons that who holds what does not explain."""
 
@@ -51,6 +52,8 @@ def refusal(plan: Plan, job: Job) -> str:
         lines += _space_lines(space, names)
     if wait is not None and wait.reason is WaitReason.RESERVATION:
         lines.append(f"{wait.sentence[0].upper()}{wait.sentence[1:]}.")
+        lines.append("Wait for that job or cancel it, or ask for less.")
+        return "\n".join([*lines, _CELLS])
     return "\n".join([*lines, *_way_out(board, jobs)])
 
 
@@ -93,4 +96,4 @@ def _way_out(board: Board, jobs: dict[int, Job]) -> list[str]:
     way = "Ask for less, or try again when a job has ended."
     if JobKind.KERNEL in kinds:
         way = "Shut one of these notebooks down, or release its share in it, or ask for less."
-    return [way, "Cells can be queued without a share."]
+    return [way, _CELLS]

@@ -2,7 +2,7 @@
 
 import json
 
-from cli_program import ok
+from cli_program import ok, refused
 from conftest import until
 
 import gpuqueue
@@ -48,3 +48,15 @@ def test_a_row_for_each_gpu(home):
     found = sorted((line.split()[-3:] for line in cards), reverse=True)
     assert found == [["0.25", "12G", f"{share.id},{other.id}"], ["0", "0B", str(whole.id)]]
     assert [gpu["index"] for gpu in json.loads(ok("top", "--json"))["gpus"]] == [0, 1]
+
+
+def test_what_ended_last_is_told_first(home):
+    slow = gpuqueue.submit(["sh", "-c", "until test -e go; do sleep 0.02; done"], cwd=home.root)
+    until(lambda: slow.state is JobState.RUNNING)
+    quick = [gpuqueue.submit(["true"], preset="cpu") for _ in range(3)]
+    for job in quick:
+        assert job.wait(60) == 0
+    (home.root / "go").touch()
+    assert slow.wait(60) == 0
+    assert gpuqueue.status().recent[0].id == slow.id
+    assert "has already ended" in refused("resize", str(slow.id), "--share", "0.5", code=1)

@@ -8,8 +8,10 @@ import signal
 import pytest
 from conftest import until
 from freeing_jobs import free, kinds, resume
+from typer.testing import CliRunner
 
 import gpuqueue
+from gpuqueue.cli.app import app
 from gpuqueue.client import default_client
 from gpuqueue.errors import InvalidRequest
 from gpuqueue.model import JobState
@@ -23,6 +25,7 @@ def save(*_):
 signal.signal(signal.SIGTERM, save)
 with open("seen", "a") as file:
     print(os.environ["GPUQUEUE_RESUME"], os.path.exists("saved"), file=file)
+print("second" if os.path.exists("saved") else "first", flush=True)
 while not os.path.exists("go"):
     time.sleep(0.01)
 """
@@ -72,6 +75,9 @@ def test_one_that_saves_and_exits_with_0_is_not_done(script, tmp_path):
     (tmp_path / "go").touch()
     assert job.wait(60) == 0
     assert (job.state, job.record.attempt) == (JobState.SUCCEEDED, 2)
+    for number, words in ((1, "first"), (2, "second")):
+        done = CliRunner().invoke(app, ["logs", str(job.id), "--attempt", str(number)])
+        assert done.stdout == f"{words}\n"
     assert behind.wait(60) == 0
 
 

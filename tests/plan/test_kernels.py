@@ -51,6 +51,8 @@ def test_it_does_not_go_ahead_of_who_waits_for_that_gpu() -> None:
     words = refusal(decision, kernel(3))
     assert words.startswith("There is no room now for a share of 0.25 of a GPU.\n")
     assert "Job 2 (train, alice) ahead of it is waiting for GPU 0." in words
+    assert "Wait for that job or cancel it, or ask for less." in words
+    assert "Shut one of these notebooks down" not in words
 
 
 def test_what_a_refusal_tells() -> None:
