@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 import time
 from pathlib import Path
@@ -18,8 +16,8 @@ from mps_control import put_under_mps
 import gpuqueue
 from gpuqueue.client import LocalClient
 from gpuqueue.client.shares import acquire
+from gpuqueue.control import kernels
 from gpuqueue.control.controller import Controller
-from gpuqueue.control.kernels import _kill
 from gpuqueue.control.turn import Turn
 from gpuqueue.errors import GpuqueueError, NotAllowedNow
 from gpuqueue.model import IntentKind, Job, JobKind, JobState, ModeName, Origin, ProcessId, Request
@@ -27,7 +25,7 @@ from gpuqueue.paths import Home
 from gpuqueue.run.files import read_claim
 from gpuqueue.run.freezing import are_frozen
 from gpuqueue.run.kernelshare import Busy, is_busy, is_coming_up, keep_for_restart, name_kernel
-from gpuqueue.run.process import alive, descendants, identify
+from gpuqueue.run.process import identify
 from gpuqueue.run.wake import ring
 
 if os.name != "posix":
@@ -74,25 +72,18 @@ def test_a_kernel_that_does_not_hear_is_killed_after_the_grace(
     ended(client, lease.job, JobState.CANCELLED)
 
 
-def test_the_number_of_a_kernel_in_another_container_is_somebody_else_s() -> None:
-    stranger = subprocess.Popen(["sh", "-c", "sleep 600 & echo up; wait"], stdout=subprocess.PIPE,
-                                start_new_session=True)  # fmt: skip
-    try:
-        assert stranger.stdout is not None
-        stranger.stdout.readline()
-        mine = identify(stranger.pid)
-        assert mine is not None
-        below = [identify(pid) for pid in descendants(stranger.pid)]
-        there = f"{mine.boot.partition(':')[0]}:7777"
-        _kill(ProcessId(stranger.pid, 1, there))
-        assert below
-        assert all(each is not None and alive(each) for each in below)
-        _kill(mine)
-        stranger.wait(60)
-        until(lambda: not any(each is not None and alive(each) for each in below))
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(stranger.pid, signal.SIGKILL)
+def test_the_number_of_a_kernel_in_another_container_is_somebody_else_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hit: list[int] = []
+    monkeypatch.setattr(kernels, "descendants", lambda pid: [os.getpid()])
+    monkeypatch.setattr(kernels, "send_signal", lambda process, number: hit.append(process.pid))
+    here = identify(os.getpid())
+    assert here is not None
+    kernels._kill(ProcessId(1234, 1, f"{here.boot.partition(':')[0]}:7777"))
+    assert hit == []
+    kernels._kill(ProcessId(1234, 1, here.boot))
+    assert hit == [1234, os.getpid()]
 
 
 def test_a_kernel_is_not_run_again(client: LocalClient) -> None:
