@@ -11,7 +11,7 @@ from typing import Any
 from gpuqueue.client.local import LocalClient
 from gpuqueue.client.rights import require_person
 from gpuqueue.control.machine import Machine
-from gpuqueue.model import ACTIVE, IntentKind, Job, JobState, Mode, ModeName
+from gpuqueue.model import ACTIVE, IntentKind, Job, JobKind, JobState, Mode, ModeName
 from gpuqueue.paths import Home
 from gpuqueue.run.parked import Parked, parked_in
 from gpuqueue.units import format_bytes
@@ -164,6 +164,7 @@ def mode_told(
             continue
         for grant in job.placement.grants:
             one = {"job": job.id, "tag": job.tag, "gpu": index.get(grant.gpu)}
+            one["notebook"] = job.kind is JobKind.KERNEL
             memory = used.get(job.id, {}).get(grant.gpu)
             if (known := parked.get(job.id)) is not None:
                 memory = known.left.get(grant.gpu, 0)
@@ -209,10 +210,13 @@ def _held(told: Mapping[str, Any]) -> list[str]:
             f"of GPU {part['gpu']}"
             for part in parts
         )
-        lines.append(
-            f"job {job} ({parts[0]['tag']}) still holds {what}; "
-            f"`jupyter gpuqueue cancel {job}` releases it"
-        )
+        if parts[0]["notebook"]:
+            who = f"notebook {parts[0]['tag']} (job {job})"
+            way = f"`%gpu release` in it lets go of that, `jupyter gpuqueue cancel {job}` ends it"
+        else:
+            who = f"job {job} ({parts[0]['tag']})"
+            way = f"`jupyter gpuqueue cancel {job}` releases it"
+        lines.append(f"{who} still holds {what}; {way}")
     return lines
 
 

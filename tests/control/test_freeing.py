@@ -52,7 +52,10 @@ def test_each_kind_of_job_and_back(home, tmp_path, mode, monkeypatch):
         saves.id: "evict", again.id: "restart", plain.id: "freeze",
     }  # fmt: skip
     assert mode().name is ModeName.FREE
-    assert answer.mode["holding"] == [{"job": plain.id, "tag": "plain", "gpu": 2, "memory": None}]
+    (held,) = answer.mode["holding"]
+    assert held == {
+        "job": plain.id, "tag": "plain", "notebook": False, "gpu": 2, "memory": None,
+    }  # fmt: skip
     for text in (answer.message, str(gpuqueue.status())):
         assert f"ob {plain.id} (plain) still holds memory of GPU 2" in text
         assert f"`jupyter gpuqueue cancel {plain.id}` releases it" in text

@@ -23,7 +23,8 @@ def test_there_and_back(rest: Rest) -> None:
     assert answer.json["message"].startswith(f"The GPUs are yours: job {job} is frozen")
     mode = rest.get("/status").json["mode"]
     assert (mode["name"], mode["by"], mode["soft"]) == ("free", "person", True)
-    assert mode["holding"] == [{"job": job, "tag": "long", "gpu": 0, "memory": None}]
+    (held,) = mode["holding"]
+    assert held == {"job": job, "tag": "long", "notebook": False, "gpu": 0, "memory": None}
     assert answer.json["mode"] == mode
     assert rest.job(job)["frozen_at"] == pytest.approx(mode["since"], abs=5)
     waiting = rest.submit("true")["id"]

@@ -65,7 +65,7 @@
  * @property {boolean} soft
  * @property {number | null} since
  * @property {string} program
- * @property {{job: number, tag: string, gpu: number | null, memory: number | null}[]} holding
+ * @property {{job: number, tag: string, notebook?: boolean, gpu: number | null, memory: number | null}[]} holding
  * @property {{job: number, tag: string, gpu: number | null, memory: number}[]} [moved]
  */
 
