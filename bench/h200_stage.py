@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -266,7 +267,8 @@ def _pretend(folder: Path) -> dict[str, str]:
     words += ["-Wl,-soname,libcuda.so.1", "-o", str(target), str(STANDS / "fake_cuda.c"), "-ldl"]
     subprocess.run(words, check=True)
     program = drivers / PROGRAM
-    program.write_text(f"#!{sys.executable} -IS\n{(STANDS / 'fake_mps_control.py').read_text()}")
+    words = shlex.join([sys.executable, "-IS", str(STANDS / "fake_mps_control.py")])
+    program.write_text(f'#!/bin/sh\nexec {words} "$@"\n')  # a path with a space cannot follow #!
     program.chmod(0o700)
     return {
         "PATH": f"{drivers}:{os.environ['PATH']}",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from python_programs import python_program
+
 from gpuqueue.run.files import MPS, write_json
 
-CONTROL = """#!{python} -IS
-import os, sys
+CONTROL = """import os, sys
 command = sys.stdin.readline().strip()
 with open("{folder}/asked", "a") as file:
     file.write(command + "\\n")
@@ -29,8 +29,7 @@ def put_under_mps(folder: Path, pid: int, place: Path) -> Callable[[], bool]:
     The folder ``place`` must be on the ``PATH`` of whoever ends the process.
     """
     program = place / "nvidia-cuda-mps-control"
-    program.write_text(CONTROL.format(python=sys.executable, folder=place))
-    program.chmod(0o700)
+    python_program(program, CONTROL.format(folder=place))
     (place / "client").write_text(str(pid))
     (place / "state" / "pipe").mkdir(parents=True)
     write_json(folder / MPS, {"gpu": "GPU-1", "pipe": str(place / "state" / "pipe")})

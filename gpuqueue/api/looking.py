@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from gpuqueue.api import told
 from gpuqueue.api.routes import Clientless, Question, Raw
 from gpuqueue.errors import InvalidRequest
-from gpuqueue.store import Sought
 
 if TYPE_CHECKING:
     from gpuqueue.api.asked import Asked
@@ -34,6 +33,8 @@ _MOST = 2**53 - 1
 
 def status(asked: Asked) -> Question:
     """Everything at a glance, with the first ``limit`` of running and of waiting jobs."""
+    from gpuqueue.store import Sought
+
     query = asked.query("limit", "recent", "match", "state")
     limit = query.integer("limit", 200, 0, 1000)
     recent = query.integer("recent", 5, 0, 1000)
@@ -49,6 +50,8 @@ def counts(asked: Asked) -> Question:
 
 def queue(asked: Asked) -> Question:
     """One page of the waiting jobs, in the order of the queue."""
+    from gpuqueue.store import Sought
+
     query = asked.query("offset", "limit", "match")
     offset = query.integer("offset", 0, 0, _MOST)
     limit = query.integer("limit", 100, 1, 500)
@@ -78,6 +81,8 @@ def gpus(asked: Asked) -> Question:
 
 def jobs(asked: Asked) -> Question:
     """One page of jobs, newest first."""
+    from gpuqueue.store import Sought
+
     query = asked.query("state", "owner", "before", "limit", "match")
     owner = query.text("owner")
     before = query.integer("before", 0, 1, _MOST) or None

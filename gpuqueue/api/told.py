@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuqueue.client.progress import latest_note, notes, thinned
 from gpuqueue.errors import InvalidRequest, NotAllowedNow
 from gpuqueue.model import ACTIVE, TERMINAL, Job, JobKind, JobState
 from gpuqueue.run.ended import failure_of
@@ -47,6 +46,7 @@ _LONGEST_CHARACTER = 4
 
 def job_told(client: LocalClient, job: Job) -> dict[str, Any]:
     """A job; where it waits, also why and until when, where it runs, how far it is."""
+    from gpuqueue.client.progress import latest_note
     from gpuqueue.client.status import wait_to_dict
     from gpuqueue.store import job_to_dict
 
@@ -101,6 +101,7 @@ def status_told(
     Of what is ``sought`` only such jobs are listed; ``counts`` counts all, ``matches`` these.
     """
     from gpuqueue.api.host import host_told
+    from gpuqueue.client.progress import latest_note
     from gpuqueue.client.status import status_of
 
     whole = status_of(client, recent=0)
@@ -225,6 +226,8 @@ def progress_told(
     client: LocalClient, job_id: int, attempt: int | None, points: int
 ) -> dict[str, Any]:
     """What a job has noted of its progress; of many notes the first, the last, and some between."""
+    from gpuqueue.client.progress import notes, thinned
+
     _, number, path, ended = _attempt_file(client, job_id, attempt, PROGRESS)
     found = notes(path)
     return {

@@ -155,6 +155,7 @@ def test_what_a_kernel_is_told_and_what_it_starts_is_not(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     made = kernel(client)
+    until(lambda: "GPUQUEUE_COMPUTE" in environment_of(made.process.pid), what="it has begun")
     env = environment_of(made.process.pid)
     assert (env["CUDA_VISIBLE_DEVICES"], env["GPUQUEUE_COMPUTE"]) == ("0", "0.25")
     assert env["GPUQUEUE_MEMORY"] == str(20 << 30)
@@ -208,6 +209,7 @@ def test_a_restart_in_another_size(home: Home, client: LocalClient) -> None:
     made.lease.hold_on()
     made.lease.await_grant(client)
     made.start()
+    until(lambda: "GPUQUEUE_COMPUTE" in environment_of(made.process.pid), what="it has begun")
     env = environment_of(made.process.pid)
     assert (env["GPUQUEUE_COMPUTE"], env["GPUQUEUE_MEMORY"]) == ("0.5", str(30 << 30))
     other = kernel(client, Wish(400))

@@ -136,10 +136,12 @@ def _heard(process: subprocess.Popen[bytes], deadline: float) -> _Seen:
         It could not use the GPU, or has told nothing in time.
     """
     assert process.stdout is not None
+    poller = select.poll()  # select() knows no descriptor above 1023
+    poller.register(process.stdout, select.POLLIN)
     text = b""
     while not text.endswith(b"\n"):
         left = deadline - time.monotonic()
-        if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
+        if left <= 0 or not poller.poll(left * 1000):
             raise MpsError(f"A program under MPS could not use the GPU within {_SECONDS:g} s.")
         piece = os.read(process.stdout.fileno(), 4096)
         if not piece:
