@@ -267,8 +267,11 @@ def _pretend(folder: Path) -> dict[str, str]:
     words += ["-Wl,-soname,libcuda.so.1", "-o", str(target), str(STANDS / "fake_cuda.c"), "-ldl"]
     subprocess.run(words, check=True)
     program = drivers / PROGRAM
-    words = shlex.join([sys.executable, "-IS", str(STANDS / "fake_mps_control.py")])
-    program.write_text(f'#!/bin/sh\nexec {words} "$@"\n')  # a path with a space cannot follow #!
+    inner = drivers / "in python" / PROGRAM
+    inner.parent.mkdir()
+    inner.write_text((STANDS / "fake_mps_control.py").read_text())
+    command = shlex.join([sys.executable, "-IS", str(inner)])
+    program.write_text(f'#!/bin/sh\nexec {command} "$@"\n')  # a path with a space cannot follow #!
     program.chmod(0o700)
     return {
         "PATH": f"{drivers}:{os.environ['PATH']}",
