@@ -186,7 +186,7 @@ def logs(
         tell(f"job {job_id} waits: {why.sentence if why else 'it is about to start'}")
     if attempt is not None:
         if follow or attempt > job.attempt:
-            wrong = "goes without --follow" if follow else f"it was started {job.attempt} times"
+            wrong = "goes without --follow" if follow else f"there are starts up to {job.attempt}"
             raise InvalidRequest("attempt", wrong)
         print_log(client.log_path(replace(job, attempt=attempt)), lines)
         return

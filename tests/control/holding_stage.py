@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+from conftest import until
+
+import gpuqueue
+from gpuqueue.client import LocalClient
 from gpuqueue.control.controller import Controller
-from gpuqueue.control.holding import Holder
+from gpuqueue.control.holding import FACT, Holder
 from gpuqueue.control.leading import LEAD
 from gpuqueue.errors import MemoryCapError
 from gpuqueue.model import ProcessId
@@ -16,7 +22,7 @@ from gpuqueue.paths import Home
 from gpuqueue.run.process import identify
 from gpuqueue.share import Bound, Effect, Ladder, Probe, Standing, Subject
 
-__all__ = ["Lead", "Stand"]
+__all__ = ["Lead", "Stand", "lead", "proven", "stand"]
 
 
 @dataclass
@@ -102,3 +108,31 @@ class Lead:
         self.controller.stop()
         self.thread.join(60)
         self.controller.close()
+
+
+@pytest.fixture
+def stand() -> Stand:
+    """A mechanism that is tried at once."""
+    made = Stand()
+    made.gate.set()
+    return made
+
+
+@pytest.fixture
+def lead(home: Home, stand: Stand, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lead]:
+    """A lead that holds jobs by it."""
+    monkeypatch.setenv("GPUQUEUE_AUTOSTART", "0")
+    made = Lead(home, stand)
+    yield made
+    for job in gpuqueue.jobs():
+        if not job.done():
+            job.cancel()
+    until(lambda: all(job.done() for job in gpuqueue.jobs()))
+    made.end()
+
+
+@pytest.fixture
+def proven(lead: Lead, client: LocalClient) -> Lead:
+    """The same, once the trial is over."""
+    until(lambda: (client.store.fact(FACT) or {}).get("standings"), what="the trial is over")
+    return lead

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import until
+from holding_stage import *  # noqa: F403
 from holding_stage import Lead, Stand
 
 import gpuqueue
@@ -22,31 +22,6 @@ from gpuqueue.run.inherit import ADDED, added, unheld
 from gpuqueue.share import Effect, Ladder
 
 G = 2**30
-
-
-@pytest.fixture
-def stand() -> Stand:
-    made = Stand()
-    made.gate.set()
-    return made
-
-
-@pytest.fixture
-def lead(home: Home, stand: Stand, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lead]:
-    monkeypatch.setenv("GPUQUEUE_AUTOSTART", "0")
-    made = Lead(home, stand)
-    yield made
-    for job in gpuqueue.jobs():
-        if not job.done():
-            job.cancel()
-    until(lambda: all(job.done() for job in gpuqueue.jobs()))
-    made.end()
-
-
-@pytest.fixture
-def proven(lead: Lead, client: LocalClient) -> Lead:
-    until(lambda: (client.store.fact(FACT) or {}).get("standings"), what="the trial is over")
-    return lead
 
 
 def ready(job: gpuqueue.Job) -> gpuqueue.Job:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import pytest
 from conftest import until
+from holding_stage import *  # noqa: F403
 from holding_stage import Lead, Stand
 
 import gpuqueue
@@ -31,31 +32,6 @@ from gpuqueue.share import Bound, Effect, Ladder, Subject
 
 CARDS = (Gpu("FAKE-0", 0, "pretend", 2**34, fake=True),)
 PART = Placement((Grant("FAKE-0", 500, 2**30, whole=False),), 1)
-
-
-@pytest.fixture
-def stand() -> Stand:
-    made = Stand()
-    made.gate.set()
-    return made
-
-
-@pytest.fixture
-def lead(home: Home, stand: Stand, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lead]:
-    monkeypatch.setenv("GPUQUEUE_AUTOSTART", "0")
-    made = Lead(home, stand)
-    yield made
-    for job in gpuqueue.jobs():
-        if not job.done():
-            job.cancel()
-    until(lambda: all(job.done() for job in gpuqueue.jobs()))
-    made.end()
-
-
-@pytest.fixture
-def proven(lead: Lead, client: LocalClient) -> Lead:
-    until(lambda: (client.store.fact(FACT) or {}).get("standings"), what="the trial is over")
-    return lead
 
 
 def test_a_start_is_answered_whatever_is_raised(proven: Lead) -> None:

@@ -6,6 +6,7 @@ right, and a tile in the launcher starts a kernel with a share.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -116,10 +117,13 @@ def run_cell(page: Any) -> str:
     cell = page.locator(".jp-Notebook .jp-Cell").first
     shown = cell.locator(".jp-OutputArea-output")
 
+    from playwright.sync_api import TimeoutError as Late
+
     def begun() -> bool:  # JupyterLab loses what is run in the moment that it connects
         click(page, cell.locator(".jp-InputArea-editor"))
         page.keyboard.press("Shift+Enter")
-        page.wait_for_timeout(1500)
+        with contextlib.suppress(Late):
+            shown.first.wait_for(timeout=1500)
         return bool(shown.count())
 
     until(begun, what="the cell has run")
