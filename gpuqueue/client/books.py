@@ -169,7 +169,7 @@ def _part(stay: Stay, card: Mapping[str, Any]) -> float:
     """The part of a GPU that a record is about; of one without a share, that of its memory."""
     total = card.get("memory")
     if stay.compute or not total:
-        return stay.compute / WHOLE
+        return max(0, stay.compute - stay.lent) / WHOLE
     return float(min(1.0, stay.memory / total))
 
 

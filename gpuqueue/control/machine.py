@@ -200,8 +200,8 @@ def usage_of(store: Store, settings: Settings, machine: Machine, now: float) -> 
     totals = {gpu.uuid: gpu.memory or 0 for gpu in machine.gpus}
     begin = now - _DAY
     used: dict[str, float] = {}
-    for owner, gpu, compute, memory, since, until in store.usage(begin):
-        part = compute / WHOLE
+    for owner, gpu, compute, lent, memory, since, until in store.usage(begin):
+        part = (compute - lent) / WHOLE
         if not compute and totals.get(gpu):
             part = min(1.0, memory / totals[gpu])
         seconds = (now if until is None else until) - max(since, begin)

@@ -146,9 +146,10 @@ class Turn:
                 store.occupy(db, after, after.placement, self.now)
 
 
-def _held(job: Job) -> tuple[Placement | None, bool]:
-    """What a usage record is about: what is held, and whether it only stands still."""
-    return job.placement, job.state is JobState.FROZEN
+def _held(job: Job) -> tuple[Placement | None, bool, tuple[tuple[str, int], ...]]:
+    """What a usage record is about: what is held, whether it stands still, what others have."""
+    away = () if job.loan is None else job.loan.away
+    return job.placement, job.state is JobState.FROZEN, away
 
 
 def unfrozen(job: Job, now: float) -> dict[str, Any]:

@@ -18,7 +18,8 @@ class Stay:
 
     ``compute`` in thousandths, ``memory`` in bytes, times in seconds since the epoch; ``until`` is
     None while it lasts. ``notebook`` is the path of the notebook or script that it came from, where
-    that is known. ``frozen``: it only stood still and held its memory.
+    that is known. ``frozen``: it only stood still and held its memory. ``lent`` thousandths of its
+    compute were used by others meanwhile.
     """
 
     job: int
@@ -31,6 +32,7 @@ class Stay:
     since: float
     until: float | None
     frozen: bool = False
+    lent: int = 0
 
 
 class Placements(Connection):
@@ -40,8 +42,8 @@ class Placements(Connection):
         """Open the usage records of an attempt, within the caller's transaction."""
         db.executemany(
             "INSERT INTO placements "
-            "(job, attempt, gpu, compute, memory, whole, slots, since, frozen) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "(job, attempt, gpu, compute, memory, whole, slots, since, frozen, lent) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [
                 (
                     job.id,
@@ -53,6 +55,7 @@ class Placements(Connection):
                     placement.slots,
                     at,
                     job.state is JobState.FROZEN,
+                    0 if job.loan is None else job.loan.on(g.gpu),
                 )
                 for g in placement.grants
             ],
@@ -76,13 +79,14 @@ class Placements(Connection):
         grants = tuple(Grant(gpu, c, m, bool(whole)) for gpu, c, m, whole, _ in rows)
         return Placement(grants, rows[0][4]) if rows else None
 
-    def usage(self, since: float) -> list[tuple[str, str, int, int, float, float | None]]:
-        """Who held what of which GPU after ``since``: owner, GPU, compute, memory, from, until.
+    def usage(self, since: float) -> list[tuple[str, str, int, int, int, float, float | None]]:
+        """Who held what of which GPU after ``since``.
 
-        ``until`` is None for those that still hold it.
+        Owner, GPU, compute, what others used of that, memory, from, until; the last is None for
+        those that still hold it.
         """
         return self._rows(
-            "SELECT jobs.owner, gpu, compute, memory, since, until FROM placements "
+            "SELECT jobs.owner, gpu, compute, lent, memory, since, until FROM placements "
             "JOIN jobs ON jobs.id = placements.job WHERE until IS NULL OR until > ?",
             (since,),
         )
@@ -91,13 +95,13 @@ class Placements(Connection):
         """All usage records that have not ended before ``since``, in the order of their begin."""
         rows: list[tuple[Any, ...]] = self._rows(
             "SELECT jobs.id, owner, tag, coalesce(json_extract(origin, '$.path'), ''), gpu, "
-            "compute, memory, since, until, placements.frozen FROM placements "
+            "compute, memory, since, until, placements.frozen, lent FROM placements "
             "JOIN jobs ON jobs.id = placements.job WHERE until IS NULL OR until > ? ORDER BY seq",
             (since,),
         )
         return [
-            Stay(job, owner, tag, notebook, gpu, compute, memory, begin, until, bool(frozen))
-            for job, owner, tag, notebook, gpu, compute, memory, begin, until, frozen in rows
+            Stay(job, owner, tag, notebook, gpu, part, memory, begin, until, bool(frozen), lent)
+            for job, owner, tag, notebook, gpu, part, memory, begin, until, frozen, lent in rows
         ]
 
     def occupied(

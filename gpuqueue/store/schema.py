@@ -116,7 +116,12 @@ ALTER TABLE placements ADD COLUMN frozen INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX placements_until ON placements (until) WHERE until IS NOT NULL;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH)
+_SIXTH = """
+ALTER TABLE jobs ADD COLUMN loan TEXT;
+ALTER TABLE placements ADD COLUMN lent INTEGER NOT NULL DEFAULT 0;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH)
 VERSION = len(MIGRATIONS)
 
 
