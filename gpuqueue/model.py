@@ -357,10 +357,15 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process that holds memory on a GPU; ``memory`` in bytes, None where not told."""
+    """A process that holds memory on a GPU; ``memory`` in bytes, None where not told.
+
+    ``utilization`` is the per cent of the GPU's time in which it computed lately; None where not
+    told.
+    """
 
     pid: int
     memory: int | None
+    utilization: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

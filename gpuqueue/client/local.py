@@ -23,6 +23,7 @@ from gpuqueue.client.watch import Watch
 from gpuqueue.control.lead import ensure_lead, lead_of
 from gpuqueue.control.machine import (
     Machine,
+    idle_of,
     machine_of,
     managed_gpus,
     policy_of,
@@ -187,7 +188,9 @@ class LocalClient:
             now = time.time()
             usage = usage_of(self.store, settings, machine, now)
             mode = self.store.mode()
-            decision = plan(snapshot_of(jobs, parents, machine, settings, usage, mode=mode), now)
+            idle = idle_of(self.store)
+            snapshot = snapshot_of(jobs, parents, machine, settings, usage, mode=mode, idle=idle)
+            decision = plan(snapshot, now)
             if all(start.job != trial.id for start in decision.starts):
                 if kind is JobKind.KERNEL:
                     raise DoesNotFit("wait", refusal(decision, trial))
@@ -270,7 +273,8 @@ class LocalClient:
         now, machine, settings = time.time(), self.machine(), self.settings
         usage = usage_of(self.store, settings, machine, now)
         mode = self.store.mode()
-        return plan(snapshot_of(live, parents, machine, settings, usage, mode=mode), now)
+        idle = idle_of(self.store)
+        return plan(snapshot_of(live, parents, machine, settings, usage, mode=mode, idle=idle), now)
 
     def looked(self) -> tuple[Sequence[Job], Plan]:
         """The jobs that have not ended and the plan, for whoever only shows them.

@@ -261,6 +261,8 @@ def render(status: Status) -> str:
         for job in status.running:
             ran = format_duration(job.ran(status.at)) if job.started else "starting"
             ran = f"{job.reason or job.state}; ran {ran}" if job.state in _ASIDE else ran
+            if job.borrows and job.state is JobState.RUNNING and job.reason:
+                ran += f"; {job.reason}"
             eta = f" of about {format_duration(job.request.eta)}" if job.request.eta else ""
             over = _over(job) + _astray(job, status.machine)
             lines.append(f"  {job.id:>5}  {job.tag:<20} {job.owner:<10} {ran}{eta}{over}")

@@ -26,7 +26,9 @@ from gpuqueue.units import format_bytes
 __all__ = [
     "CARDS",
     "FACT",
+    "IDLE",
     "Machine",
+    "idle_of",
     "machine_of",
     "managed_gpus",
     "policy_of",
@@ -36,6 +38,8 @@ __all__ = [
 ]
 
 FACT = "machine"
+IDLE = "idle"
+"""Name of the fact: the notebooks' kernels that compute nothing, and since when, by job."""
 CARDS = "cards"
 """Name of the fact: what is known of the GPUs that are or were here, by UUID."""
 _DAY = 86_400.0
@@ -165,6 +169,11 @@ def _holder(pid: int, memory: int | None, job: int | None) -> str:
     return f"{who}pid {pid} ({user}, {format_bytes(memory)})"
 
 
+def idle_of(store: Store) -> dict[int, float]:
+    """The notebooks that compute nothing, as the lead last saw them, and since when."""
+    return {int(job): since for job, since in (store.fact(IDLE) or {}).items()}
+
+
 def policy_of(settings: Settings, gpus: Sequence[Gpu], *, silent: bool = False) -> Policy:
     """The scheduler's rules on this machine; GPUs whose driver is silent take no new jobs."""
     managed = managed_gpus(settings, gpus)
@@ -181,6 +190,10 @@ def policy_of(settings: Settings, gpus: Sequence[Gpu], *, silent: bool = False) 
         frozenset(uuid for index, uuid in by_index.items() if silent or index in settings.drained),
         settings.fair_share,
         settings.starvation_guard,
+        lend=settings.lend,
+        lend_after=max(settings.lend_after, settings.lend_again),
+        lend_again=settings.lend_again,
+        overcommit=round(settings.kernel_overcommit * WHOLE),
     )
 
 
@@ -232,8 +245,12 @@ def snapshot_of(
     usage: Mapping[str, float] | None = None,
     *,
     mode: Mode | None = None,
+    idle: Mapping[int, float] | None = None,
 ) -> Snapshot:
-    """All that a plan depends on; ``usage`` as of ``usage_of``, for ``fair_share``."""
+    """All that a plan depends on; ``usage`` as of ``usage_of``, for ``fair_share``.
+
+    ``idle`` are the notebooks that compute nothing, and since when (``idle_of``).
+    """
     waiting, running = [], []
     for job in jobs:
         if job.state is JobState.QUEUED:
@@ -251,5 +268,5 @@ def snapshot_of(
     }
     return Snapshot(
         cards, tuple(waiting), tuple(running), policy, parents, estimates, latest, usage or {},
-        mode or Mode(),
+        mode or Mode(), idle or {},
     )  # fmt: skip

@@ -139,7 +139,8 @@ def reading_from(data: Mapping[str, Any]) -> Reading:
     """A reading from its dictionary."""
     known = {name: data[name] for name in _NAMES[Reading] if name in data}
     known["processes"] = tuple(
-        GpuProcess(item["pid"], item["memory"]) for item in known.get("processes", ())
+        GpuProcess(item["pid"], item["memory"], item.get("utilization"))
+        for item in known.get("processes", ())
     )
     return Reading(**known)
 
