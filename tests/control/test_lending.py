@@ -1,4 +1,4 @@
-"""Compute that idle notebooks lend, with real processes: stopped as a cell begins, and on it goes."""
+"""Compute that idle notebooks lend, with real processes: stopped as a cell begins, on after it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import os
 import signal
 import time
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -280,7 +282,7 @@ def test_what_is_lent_is_on_the_books_of_who_uses_it(client: LocalClient) -> Non
     stays = client.store.stays(0)
     edges = sorted({at for stay in stays for at in (stay.since, stay.until) if at is not None})
     seen = set()
-    for begin, finish in zip(edges, edges[1:], strict=False):
+    for begin, finish in pairwise(edges):
         there = [s for s in stays if s.since <= begin and finish <= (s.until or finish)]
         used = {s.job: 0 if s.frozen else s.compute - s.lent for s in there}
         assert sum(used.values()) <= 1000
@@ -301,7 +303,7 @@ def test_more_notebooks_than_compute_take_turns(client: LocalClient, home: Home)
         acquire(client, Wish(250, 10 * G), path="/books/e.ipynb")
     home.config.write_text(f"{RULES}kernel_overcommit = 1.5\n")
     until(lambda: client.settings.kernel_overcommit == 1.5)
-    juniors = [until(lambda: let_in(client, name)) for name in "ef"]
+    juniors = [until(partial(let_in, client, name)) for name in "ef"]
     with pytest.raises(NoShare):
         acquire(client, Wish(250, 10 * G), path="/books/g.ipynb")
     assert all(client.job(each.job).borrows for each in juniors)
