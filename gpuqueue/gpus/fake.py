@@ -9,8 +9,9 @@ A spec is a list of entries, separated by commas. Each is
     4x80G/grain=125     four whose compute can be divided in eighths
     80G/uuid=GPU-0…     one with the name of a real one: what would hold jobs on that is tried here
 
-``GPUQUEUE_FAKE_PROCS`` may name a file of pretend processes, one ``pid:index:MiB`` a line; blank
-lines and lines that begin with ``#`` mean nothing. It is read anew at every reading.
+``GPUQUEUE_FAKE_PROCS`` may name a file of pretend processes, one ``pid:index:MiB`` a line, or
+``pid:index:MiB@40`` for one that computes 40 per cent of the time; blank lines and lines that begin
+with ``#`` mean nothing. It is read anew at every reading.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _ENTRY = re.compile(
     r"(?:/uuid=(?P<uuid>GPU-[0-9a-fA-F-]{32,36}))?",
     re.ASCII,
 )
-_PROCESS = re.compile(r"(\d{1,10})\s*:\s*(\d{1,3})\s*:\s*(\d{1,12})", re.ASCII)
+_PROCESS = re.compile(r"(\d{1,10})\s*:\s*(\d{1,3})\s*:\s*(\d{1,12})(?:@(\d{1,3}))?", re.ASCII)
 _MIB = 1024**2
 
 
@@ -123,8 +124,8 @@ class FakeDevices:
         return tuple(
             Reading(
                 gpu.uuid,
-                memory_used=sum(held[gpu.index].values()),
-                processes=tuple(GpuProcess(*item) for item in sorted(held[gpu.index].items())),
+                memory_used=sum(process.memory or 0 for process in held[gpu.index].values()),
+                processes=tuple(process for _, process in sorted(held[gpu.index].items())),
             )
             for gpu in self._gpus
         )
@@ -137,12 +138,12 @@ class FakeDevices:
         """Nothing to let go of."""
 
 
-def _read_processes(file: Path | None, gpus: int) -> tuple[list[dict[int, int]], str]:
-    """For each GPU, bytes by pid; and what is wrong with the file, '' if nothing.
+def _read_processes(file: Path | None, gpus: int) -> tuple[list[dict[int, GpuProcess]], str]:
+    """For each GPU, its processes by pid; and what is wrong with the file, '' if nothing.
 
     A pid that is named twice for a GPU holds the sum.
     """
-    held: list[dict[int, int]] = [{} for _ in range(gpus)]
+    held: list[dict[int, GpuProcess]] = [{} for _ in range(gpus)]
     problem = ""
     try:
         text = file.read_text(encoding="utf-8", errors="replace") if file else ""
@@ -156,7 +157,8 @@ def _read_processes(file: Path | None, gpus: int) -> tuple[list[dict[int, int]],
         match = _PROCESS.fullmatch(line)
         if match and int(match[2]) < gpus:
             pid, on = int(match[1]), held[int(match[2])]
-            on[pid] = on.get(pid, 0) + int(match[3]) * _MIB
+            memory = int(match[3]) * _MIB + ((on[pid].memory or 0) if pid in on else 0)
+            on[pid] = GpuProcess(pid, memory, int(match[4]) if match[4] else None)
         elif not problem:
             problem = (
                 f"Line {number} of the pretend process file {file} is ignored: {line[:40]!r} is "

@@ -290,6 +290,28 @@ def test_what_is_lent_is_on_the_books_of_who_uses_it(client: LocalClient) -> Non
     assert {(800, None), (500, 500), (800, 0)} <= seen
 
 
+def test_a_notebook_whose_thread_computes_does_not_idle(
+    client: LocalClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No cell runs, and the driver sees its process at work."""
+    seen = tmp_path / "processes"
+    monkeypatch.setenv("GPUQUEUE_FAKE_PROCS", str(seen))
+    made = books(client, 1, 900)
+    seen.write_text(f"{made[0].process.pid}:0:1024@40\n")
+    until(lambda: (client.machine().users or client.machine().used or {}).get(made[0].job))
+    job = gpuqueue.submit(FAMILY, share=0.5, mem="10G")
+    until(lambda: job.id in client.plan().waits)
+    folder = held_folder(client, made[0].job)
+    since = (folder / "busy").stat().st_mtime
+    until(lambda: time.time() > since + 3)  # three times as long as a cell would have to be over
+    assert client.job(job.id).state is JobState.QUEUED
+    assert not is_lending(folder)
+    seen.write_text(f"{made[0].process.pid}:0:1024@0\n")
+    until_state(client, job.id, JobState.RUNNING)
+    job.cancel()
+    made[0].end()
+
+
 def let_in(client: LocalClient, name: str) -> Book | None:
     """A notebook, once the controller has read the settings anew."""
     with contextlib.suppress(NoShare):
