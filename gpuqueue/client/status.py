@@ -85,6 +85,7 @@ class Status:
                 "job": job.id,
                 "tag": job.tag,
                 **plain(grant),
+                "lent": 0 if job.loan is None else job.loan.on(gpu.uuid),
                 "used": (self.machine.used or {}).get(job.id, {}).get(gpu.uuid),
             }
             for job in self.running
@@ -99,7 +100,7 @@ class Status:
             "shared": gpu.uuid == self.shared_gpu,
             "drained": gpu.index in self.settings.get("drained", ()),
             "grants": grants,
-            "compute_promised": sum(grant["compute"] for grant in grants),
+            "compute_promised": sum(grant["compute"] - grant["lent"] for grant in grants),
             "memory_promised": sum(grant["memory"] for grant in grants),
             "outside": outside,
             "outside_holders": list(holders),
