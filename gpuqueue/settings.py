@@ -236,6 +236,12 @@ class Settings(HasTraits):
         min=0,
         help="Seconds without a cell after which jobs go on that stood still for it.",
     )
+    lend_patience = Float(
+        300.0,
+        min=0,
+        help="Seconds that a job stands still for a notebook until it is put back into the queue, "
+        "if it can be run again and would start at once elsewhere.",
+    )
     cell_text_limit = Union(
         [Unicode(), Int()],
         default_value="4M",

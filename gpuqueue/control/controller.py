@@ -39,7 +39,7 @@ from gpuqueue.control.turn import Turn
 from gpuqueue.errors import GpuqueueError, StateRebuilt, StateVersionError
 from gpuqueue.model import ACTIVE, TERMINAL, IntentKind, Job, JobKind, JobState
 from gpuqueue.paths import Home
-from gpuqueue.plan import plan
+from gpuqueue.plan import plan, stranded
 from gpuqueue.record.facts import EVENT
 from gpuqueue.record.recorder import Recorder
 from gpuqueue.run.files import SPEC
@@ -355,5 +355,10 @@ class Controller:
             if turn.jobs[stop.for_job].kind is not JobKind.KERNEL:  # it does not wait for that
                 self.lender.wake(turn, [turn.jobs[stop.job]])
                 self.evictor.evict(turn, turn.jobs[stop.job], EVICT, why, settings.save_time)
+        idle = not (decision.starts or decision.settled)
+        if idle and (found := stranded(snapshot, turn.now)) and self.evictor.can_return(found):
+            self.lender.wake(turn, [found])
+            why = "stood still for a notebook, and starts again where there is room"
+            self.evictor.evict(turn, turn.jobs[found.id], EVICT, why, settings.save_time)
         if refuse_kernels(turn, decision):
             self._decide(turn)

@@ -194,6 +194,7 @@ def policy_of(settings: Settings, gpus: Sequence[Gpu], *, silent: bool = False) 
         lend_after=max(settings.lend_after, settings.lend_again),
         lend_again=settings.lend_again,
         overcommit=round(settings.kernel_overcommit * WHOLE),
+        lend_patience=settings.lend_patience,
     )
 
 

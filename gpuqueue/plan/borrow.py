@@ -22,7 +22,7 @@ from gpuqueue.plan.types import Policy, Snapshot
 if TYPE_CHECKING:
     from gpuqueue.plan.decide import Decision
 
-__all__ = ["borrowings", "claim_of", "claimants"]
+__all__ = ["borrowings", "claim_of", "claimants", "stranded"]
 
 _TRIES = 8
 """How many jobs are looked at in one decision; each costs another."""
@@ -37,6 +37,31 @@ def claimants(snapshot: Snapshot) -> list[Job]:
         for job in snapshot.running
         if job.borrows and job.state is not JobState.EVICTING and job.asked != "cancel"
     ]
+
+
+def stranded(snapshot: Snapshot, now: float) -> Job | None:
+    """A borrower that stands still for long and would have compute of its own if it started anew.
+
+    It has to be one that may be run again. One at a time: where it goes, the next cannot.
+    """
+    from gpuqueue.plan.decide import Decision
+
+    for job in snapshot.running:
+        request, since = job.request, job.frozen_at
+        again = request.restartable or request.preemptible or request.resumable
+        if not (job.borrows and again and since is not None and job.kind is not JobKind.KERNEL):
+            continue
+        if now - since < snapshot.policy.lend_patience:
+            continue
+        waits = replace(
+            job, state=JobState.QUEUED, placement=None, loan=None, started=None, frozen_at=None,
+            position=min((other.position for other in snapshot.waiting), default=job.position) - 1,
+        )  # fmt: skip
+        others = tuple(other for other in snapshot.running if other.id != job.id)
+        trial = replace(snapshot, running=others, waiting=(*snapshot.waiting, waits))
+        if any(started.id == job.id for started, _, _ in Decision(trial, now).starts):
+            return job
+    return None
 
 
 def claim_of(decision: Decision, job: Job, order: int) -> Item:

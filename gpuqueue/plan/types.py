@@ -58,6 +58,8 @@ class Policy:
     lend_after, lend_again
         Seconds that a notebook must have computed nothing until it lends, and until those go on
         that had borrowed before.
+    lend_patience
+        Seconds that a borrower stands still until it may be put back to start elsewhere.
     overcommit
         Up to how many thousandths of each GPU notebooks may hold, if need be as borrowers.
     """
@@ -76,6 +78,7 @@ class Policy:
     lend_after: float = 60.0
     lend_again: float = 5.0
     overcommit: int = WHOLE
+    lend_patience: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)

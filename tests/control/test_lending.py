@@ -266,6 +266,28 @@ def test_a_lender_may_grow_and_shrink(client: LocalClient) -> None:
     made[0].end()
 
 
+def test_one_that_stands_still_for_long_starts_where_there_is_room(
+    client: LocalClient, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUQUEUE_FAKE_GPUS", "80G,80G")
+    home.config.write_text(f"{RULES}lend_patience = 0.5\n")
+    made = books(client, 1, 900)
+    whole = gpuqueue.submit(["sleep", "600"])
+    until_state(client, whole.id, JobState.RUNNING)
+    job = borrower(client, restartable=True)
+    made[0].tell(client, busy=True)
+    until_state(client, job.id, JobState.FROZEN)
+    whole.cancel()
+    record = until(lambda: (j := client.job(job.id)).attempt == 2 and j)
+    until_state(client, job.id, JobState.RUNNING)
+    assert record.placement is not None
+    assert record.placement.gpus == ("FAKE-1",)
+    assert record.loan is None
+    check_books(client)
+    job.cancel()
+    made[0].end()
+
+
 def test_what_is_lent_is_on_the_books_of_who_uses_it(client: LocalClient) -> None:
     made = books(client, 1, 800)
     job = borrower(client, 0.5)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from machines import NOW, G, card, job, machine, policy
 
 from gpuqueue.model import WHOLE, Grant, Job, JobKind, JobState, Loan, Placement, Request
-from gpuqueue.plan import Card, Plan, Policy, Snapshot, WaitReason, plan
+from gpuqueue.plan import Card, Plan, Policy, Snapshot, WaitReason, plan, stranded
 from gpuqueue.plan.lend import Allotted, allot
 
 CARD = 80 * G
@@ -262,6 +262,20 @@ def test_nobody_is_told_of_a_promise_to_one_that_runs() -> None:
     found = plan(scene([*books, runs], [job(11, share=500, memory=G)]), NOW)
     assert 10 not in found.waits
     assert 10 not in {promise.job for promise in found.promises}
+
+
+def test_one_that_stands_still_for_long_starts_elsewhere_if_it_may_be_run_again() -> None:
+    books = quarters()
+    loose = replace(borrower(10, 500, paused=True), frozen_at=NOW - 301)
+    loose = replace(loose, request=replace(loose.request, restartable=True))
+    assert stranded(scene([*books, loose]), NOW) is None
+    assert stranded(scene([*books, loose], cards=2), NOW) is loose
+    firm = replace(loose, request=replace(loose.request, restartable=False))
+    assert stranded(scene([*books, firm], cards=2), NOW) is None
+    young = replace(loose, frozen_at=NOW - 299)
+    assert stranded(scene([*books, young], cards=2), NOW) is None
+    runs = replace(loose, state=JobState.RUNNING, frozen_at=None)
+    assert stranded(scene([*books, runs], cards=2), NOW) is None
 
 
 # -- more notebooks than compute -------------------------------------------------------------------
