@@ -26,7 +26,7 @@ from gpuqueue.paths import find_home
 from gpuqueue.run.kernelshare import with_share, without_share
 from gpuqueue.settings import in_job
 
-__all__ = ["Admission", "Found"]
+__all__ = ["Admission", "Found", "has_hook"]
 
 _PATIENCE = 5.0
 """Seconds to wait for somebody else's lock on the database: a person waits for this."""
@@ -169,17 +169,25 @@ class Admission:
         return wish_from(_entry(self._spec.metadata), "kernelspec metadata gpuqueue")
 
     def _is_python(self) -> bool:
-        return str(self._spec.language or "").lower().startswith("python")
+        return _is_python(self._spec)
 
     def _can_be_late(self) -> bool:
-        """Whether the kernel will have our hook: an IPython kernel of this very environment."""
-        words = list(self._spec.argv or ())
-        if not self._is_python() or not any("ipykernel" in word for word in words):
-            return False
-        # jupyter_client takes a bare name for the Python that it runs in itself; a link is not
-        # followed, for those of all virtual environments lead to the same program
-        names = ("python", "python3", f"python3.{sys.version_info.minor}")
-        return words[0] in names or os.path.abspath(words[0]) == os.path.abspath(sys.executable)
+        return has_hook(self._spec)
+
+
+def _is_python(spec: Any) -> bool:
+    return str(spec.language or "").lower().startswith("python")
+
+
+def has_hook(spec: Any) -> bool:
+    """Whether a kernel will have our hook: an IPython kernel of this very environment."""
+    words = list(spec.argv or ())
+    if not _is_python(spec) or not any("ipykernel" in word for word in words):
+        return False
+    # jupyter_client takes a bare name for the Python that it runs in itself; a link is not
+    # followed, for those of all virtual environments lead to the same program
+    names = ("python", "python3", f"python3.{sys.version_info.minor}")
+    return words[0] in names or os.path.abspath(words[0]) == os.path.abspath(sys.executable)
 
 
 _HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1"}

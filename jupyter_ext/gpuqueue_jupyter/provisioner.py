@@ -60,7 +60,7 @@ class GpuqueueProvisioner(LocalProvisioner):
             kwargs = await super().pre_launch(**kwargs)
             if ready is not None:
                 kwargs["env"] = ready(kwargs["env"])
-                if self._late:
+                if self._late or self._can_tell():
                     kwargs["cmd"] = [*kwargs["cmd"], _LOAD]
         except BaseException:
             self._fail()
@@ -104,6 +104,12 @@ class GpuqueueProvisioner(LocalProvisioner):
             raise
         self._lease, self._late = found.lease, found.late
         return found.environment
+
+    def _can_tell(self) -> bool:
+        """Whether a kernel with a share can tell of its cells, so that it lends while it idles."""
+        from gpuqueue_jupyter.admission import has_hook
+
+        return self._lease is not None and has_hook(self.kernel_spec)
 
     def _config(self) -> dict[str, Any]:
         """What the kernelspec's provisioner stanza asks for; a typing error is not ignored."""

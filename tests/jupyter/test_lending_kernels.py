@@ -89,7 +89,6 @@ def notebooks(
         path = tmp_path / f"{name}.ipynb"
         path.write_text(json.dumps({"metadata": {}, "cells": []}))
         made.append(Notebook(jp_asyncio_loop, extension.serverapp.kernel_manager, path))  # type: ignore[union-attr]
-        made[-1].run("%load_ext gpuqueue")
         return made[-1]
 
     yield open_
