@@ -114,7 +114,9 @@ class Lender:
         stop = [
             job
             for job in jobs
-            if job.state is JobState.RUNNING and not job.asked and job.process is not None
+            if job.state is JobState.RUNNING
+            and job.asked in ("", PAUSE)
+            and job.process is not None
         ]
         if not stop:
             return
@@ -139,6 +141,7 @@ class Lender:
             if job.borrows and job.id not in stands and (job.id, job.attempt) not in self._known
             and turn.jobs[job.id].state is JobState.RUNNING
         ]  # fmt: skip
+        self._known &= {(job.id, job.attempt) for job in jobs}
         self._known |= {(job.id, job.attempt) for job in new}
         go_on(self._attempts(new))
 

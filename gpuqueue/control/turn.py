@@ -127,8 +127,10 @@ class Turn:
             for job, at in self._left:
                 store.vacate(db, job, at)
             for job in self._entered:
-                if job.placement is not None:
-                    store.occupy(db, job, job.placement, self.now)
+                now = self.jobs.get(job.id, job)  # what is lent of it is decided after its start
+                held = now if now.attempt == job.attempt and now.placement else job
+                if held.placement is not None:
+                    store.occupy(db, held, held.placement, self.now)
             for intent, error in self.intents:
                 store.finish_intent(db, intent, self.now, error)
 

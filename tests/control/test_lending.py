@@ -352,6 +352,12 @@ def test_more_notebooks_than_compute_take_turns(client: LocalClient, home: Home)
         acquire(client, Wish(250, 10 * G), path="/books/g.ipynb")
     assert all(client.job(each.job).borrows for each in juniors)
     check_books(client)
+
+    def lent() -> list[int]:
+        stays = {stay.job: stay for stay in client.store.stays(0)}
+        return [stays[each.job].lent for each in juniors]
+
+    until(lambda: lent() == [250, 250], what="what does not compute has no compute on the books")
     for each in (*made[:3], *juniors):
         each.tell(client, busy=True)
     record = until_state(client, juniors[1].job, JobState.FROZEN)
