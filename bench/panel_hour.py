@@ -199,9 +199,10 @@ def play(browser: Any, updates: int) -> list[dict[str, float]]:
     session = page.context.new_cdp_session(page)
     readings = []
     for part in range(10):
-        asked = page.evaluate(f"updates({updates * part // 10}, {updates * (part + 1) // 10})")
+        played = updates * (part + 1) // 10
+        asked = page.evaluate(f"updates({updates * part // 10}, {played})")
         nodes = page.evaluate("rest()")
-        readings.append({"updates": updates * (part + 1) // 10, "asked": asked, **reading(session, nodes)})
+        readings.append({"updates": played, "asked": asked, **reading(session, nodes)})
     page.close()
     if problems:
         sys.exit(f"bench/panel_hour.py: {problems[0]}")
