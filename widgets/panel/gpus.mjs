@@ -214,7 +214,7 @@ class Card {
 
   /** @param {number} job */
   opener(job) {
-    return this.list.querySelector(`[data-holder='${job}'] .gq-resize`);
+    return this.holders.nodes.get(`j${job}`)?.querySelector('.gq-resize');
   }
 
   close() {

@@ -278,8 +278,7 @@ export function listOf(root, jobs) {
     index: id => jobs().findIndex(job => job.id === id),
     between: async (from, to) => jobs().slice(from, to + 1),
     focus: index => {
-      const job = jobs()[index];
-      const box = job && root.querySelector(`[data-pick='${job.id}']`);
+      const box = root.children[index]?.querySelector('[data-pick]');
       if (box instanceof HTMLElement) box.focus();
     },
   };

@@ -225,7 +225,7 @@ export class Running {
   }
 }
 
-/** What has ended, newest first. */
+/** What has ended, the last to end first. */
 export class Recent {
   /** @param {Context} context */
   constructor(context) {
@@ -283,7 +283,7 @@ export class Recent {
       const wanted = (asked.get('state') || ENDED.join()).split(',').filter(state => ENDED.includes(state));
       const match = asked.get('match');
       const words = match ? `&match=${encodeURIComponent(match)}` : '';
-      const path = `/jobs?state=${wanted.join()}&before=${last.id}&limit=50${words}`;
+      const path = `/jobs?state=${wanted.join()}&order=ended&before=${last.id}&limit=50${words}`;
       const found = await this.context.home.source.ask('GET', path);
       if (query !== this.query) return; // something else is looked for meanwhile
       this.older.push(...found.jobs);

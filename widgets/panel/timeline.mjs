@@ -10,7 +10,6 @@ import { S } from './strings.mjs';
 const RANGES = /** @type {[string, number][]} */ ([['1 h', 3600], ['6 h', 21600], ['24 h', 86400]]);
 const LEVEL = 18;
 const LEAST = 600;
-const NARROW = 4; // pixels that the shortest bar takes
 const DIGIT = 7;
 const EDGES = 9;
 
@@ -98,7 +97,7 @@ export class Timeline {
     const left = Number.parseFloat(this.x(bar.start));
     const right = Number.parseFloat(this.x(bar.until));
     style(node, 'left', `${left}%`);
-    style(node, 'width', `max(${NARROW}px, ${(right - left).toFixed(2)}%)`);
+    style(node, 'width', `${(right - left).toFixed(2)}%`);
     style(node, 'top', `${bar.level * LEVEL + 2}px`);
     const end = bar.end === null ? S.open_end : clock(bar.end, this.at);
     const label = S.bar(bar.job, bar.tag, S[bar.when], clock(bar.start, this.at), end);
