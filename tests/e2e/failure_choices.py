@@ -22,7 +22,7 @@ __all__ = [
 
 KILLS_A_ROUND = 18
 _CLIENTS = 14
-_CELL_EVERY = 2
+_CELL_EVERY = 3
 """Rounds from one cell to the next: a cell costs as much as twenty scripts."""
 _LATE_EVERY = 3
 """Rounds from one launcher that is held up to the next, which takes a second or two."""
