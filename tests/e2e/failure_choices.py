@@ -88,8 +88,8 @@ class Late:
     """Orders that are carried out late: of two runners one must find that it is.
 
     After ``warm``, with which there is a launcher, it is held up; ``jobs`` are submitted, and when
-    it has their orders, the lead is killed. The next one, which ``more`` wake, gives them again. The
-    launcher goes on, ``delay`` seconds after they have begun, or ended where ``over``.
+    it has their orders, the lead is killed. The next one, which ``more`` wake, gives them again.
+    The launcher goes on, ``delay`` seconds after they have begun, or ended where ``over``.
     """
 
     warm: Make

@@ -1,10 +1,10 @@
 """Kill processes of ours at random instants: whatever dies, every job comes back right.
 
-In three parts, which may run side by side: 300 kills in all. One that has not made its share of them
-in time has failed. How many there were, and the seed of each part, is told at the end of the run.
-``GPUQUEUE_CHAOS_SEED=<seed> pytest -m chaos -k first`` repeats the choices of a part (which instants
-the machine makes of them it decides); ``GPUQUEUE_CHAOS_KILLS=3000 GPUQUEUE_CHAOS_SECONDS=7200`` is a
-longer run.
+In three parts, which may run side by side: 300 kills in all. One that has not made its share of
+them in time has failed. How many there were, and the seed of each part, is told at the end of the
+run. ``GPUQUEUE_CHAOS_SEED=<seed> pytest -m chaos -k first`` repeats the choices of a part (which
+instants the machine makes of them it decides); ``GPUQUEUE_CHAOS_KILLS=3000
+GPUQUEUE_CHAOS_SECONDS=7200`` is a longer run.
 """
 
 from __future__ import annotations
