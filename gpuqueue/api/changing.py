@@ -50,10 +50,13 @@ def submit(asked: Asked) -> Question:
     wanted = submission_of(asked.content)
 
     def ask(client: LocalClient) -> Created:
+        from gpuqueue.client.rights import agent_of
+
         work = work_of(asked, wanted)
+        origin = Origin(asked.origin, agent=agent_of(browser=asked.browser))
         began = time.time()
         try:
-            job = client.submit([work], origin=Origin(asked.origin), owner=asked.owner)[0]
+            job = client.submit([work], origin=origin, owner=asked.owner)[0]
         except UnknownJob as error:
             raise InvalidRequest("after", str(error).removeprefix("after: ")) from None
         # with a key that is known, the first job of that key is the answer

@@ -13,12 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from gpuqueue.client.payload import Payload
 from gpuqueue.client.request import Options, check_kind
+from gpuqueue.client.rights import agent_of
 from gpuqueue.client.watch import Watch
 from gpuqueue.control.lead import ensure_lead, lead_of
 from gpuqueue.control.machine import (
@@ -46,12 +48,11 @@ _DAY = 86_400.0
 
 def origin_here() -> Origin:
     """Where this process submits from."""
-    if path := os.environ.get("JPY_SESSION_NAME"):
-        return Origin("notebook", path, f"kernel-{os.getpid()}")
-    if "ipykernel" in sys.modules:
-        return Origin("notebook", "", f"kernel-{os.getpid()}")
+    path, agent = os.environ.get("JPY_SESSION_NAME", ""), agent_of()
+    if path or "ipykernel" in sys.modules:
+        return Origin("notebook", path, f"kernel-{os.getpid()}", agent)
     script = getattr(sys.modules.get("__main__"), "__file__", "") or ""
-    return Origin("python", os.path.abspath(script) if script else "", f"pid-{os.getpid()}")
+    return Origin("python", os.path.abspath(script) if script else "", f"pid-{os.getpid()}", agent)
 
 
 class LocalClient:
@@ -422,7 +423,7 @@ def _shown(text: str) -> str:
 
 
 def _shown_origin(origin: Origin) -> Origin:
-    return Origin(origin.kind, _shown(origin.path), _shown(origin.session))
+    return replace(origin, path=_shown(origin.path), session=_shown(origin.session))
 
 
 def _past(state: JobState) -> str:
