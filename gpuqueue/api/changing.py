@@ -21,6 +21,7 @@ __all__ = [
     "move",
     "preview",
     "priority",
+    "release",
     "resize",
     "retry",
     "submit",
@@ -147,6 +148,21 @@ def resize(asked: Asked) -> Question:
         from gpuqueue.client.resizing import resize
 
         answer = resize(client, number, share=body.get("share"), mem=body.get("mem"))
+        job = told.job_told(client, client.job(number))
+        return Accepted(answer.to_dict() | {"job": job}, answer.settled)
+
+    return ask
+
+
+def release(asked: Asked) -> Question:
+    """Give back the share of a notebook's kernel, which goes on without it."""
+    number = asked.job
+    asked.body()
+
+    def ask(client: LocalClient) -> Accepted:
+        from gpuqueue.client.releasing import release
+
+        answer = release(client, number)
         job = told.job_told(client, client.job(number))
         return Accepted(answer.to_dict() | {"job": job}, answer.settled)
 

@@ -103,7 +103,7 @@ class Placements(Connection):
             f"WHERE (until IS NULL OR until > ?){of} ORDER BY seq",
             (since, *more),
         )
-        return [Stay(*row[:9], bool(row[9]), row[10]) for row in rows]
+        return [Stay(*(*row[:9], bool(row[9]), row[10])) for row in rows]
 
     def occupied(
         self, since: float, limit: int
