@@ -92,7 +92,12 @@ class Ladder:
             for trial in self._trials.values():  # of others
                 with trial:
                     pass
-        return dict(self._probes)
+        return self._seen()
+
+    def _seen(self) -> dict[str, Probe]:
+        """What was seen so far, the strongest first."""
+        probes = dict(self._probes)
+        return {m.name: probes[m.name] for m in self._mechanisms if m.name in probes}
 
     def begin(self, heard: Callable[[], None] = lambda: None) -> list[threading.Thread]:
         """Begin to try what was not tried, each in a thread of its own.
@@ -141,7 +146,7 @@ class Ladder:
 
     def _known(self) -> Mapping[str, Probe]:
         """What was seen so far; all there is to see where nobody has begun to look."""
-        return dict(self._probes) if self._begun else self.probes()
+        return self._seen() if self._begun else self.probes()
 
     @property
     def complete(self) -> bool:
@@ -151,7 +156,7 @@ class Ladder:
     @property
     def works(self) -> bool:
         """Whether something was seen to work so far."""
-        return any(probe.usable for probe in dict(self._probes).values())
+        return any(probe.usable for probe in self._seen().values())
 
     def tried(self, names: Collection[str]) -> bool:
         """Whether the trials of these are over; one that is not there has none."""
@@ -164,8 +169,9 @@ class Ladder:
             for mechanism in self._mechanisms
             if mechanism.subject is subject and mechanism.standing is Standing.CAPPED
         ]
-        probes = dict(self._probes)
-        return self.tried(caps) or any(probes[name].usable for name in caps if name in probes)
+        return self.tried(caps) or any(
+            probe.usable for name, probe in self._seen().items() if name in caps
+        )
 
     @property
     def trying(self) -> tuple[str, ...]:
