@@ -26,7 +26,16 @@ from gpuqueue.run.wake import ring
 from gpuqueue.settings import in_job
 from gpuqueue.units import format_bytes, format_share
 
-__all__ = ["Held", "attach", "attach_as", "held_share", "notebook_path", "release", "release_share"]
+__all__ = [
+    "Held",
+    "attach",
+    "attach_as",
+    "forget_share",
+    "held_share",
+    "notebook_path",
+    "release",
+    "release_share",
+]
 
 _lock = threading.Lock()
 _own: tuple[int, Lease] | None = None
@@ -140,7 +149,6 @@ def release_share() -> str:
     NoShare
         It has none.
     """
-    global _own  # noqa: PLW0603
     with _lock:
         client = default_client()
         held = held_share(client)
@@ -149,13 +157,10 @@ def release_share() -> str:
         used = _begun()
         _empty_cache()
         told = own_share()
-        if _own is not None and _own[0] == os.getpid():
-            _own[1].release(detached=True)
-        else:
+        if _own is None or _own[0] != os.getpid():
             kernelshare.release(told["folder"], detached=True)
             ring(client.home.wake, f"kernel {told['job']}")
-        _own = None
-        set_variables({**without_share(os.environ), "CUDA_VISIBLE_DEVICES": ""})
+        _let_go()
     words = f"the share of job {held.job} is given back"
     if used:
         return (
@@ -163,6 +168,33 @@ def release_share() -> str:
             "outside the queue until the kernel is restarted."
         )
     return f"{words}; this process sees no GPU until it attaches again."
+
+
+def forget_share() -> str:
+    """Take in that this process's share was given back from outside; what is to be said of it.
+
+    It sees no GPU from then on, unless CUDA has begun. Empty where the share is still its own.
+    """
+    with _lock:
+        told = own_share()
+        if "job" not in told or not kernelshare.is_released(told["folder"]):
+            return ""
+        _let_go()
+        words = f"the share of job {told['job']} was given back from outside this notebook"
+        if used := _begun():
+            return (
+                f"{words}. CUDA has begun here ({used}): restart the kernel to have a share again."
+            )
+        return f"{words}; it sees no GPU until %gpu attach"
+
+
+def _let_go() -> None:
+    """See no GPU, and look after no share any more."""
+    global _own  # noqa: PLW0603
+    if _own is not None and _own[0] == os.getpid():
+        _own[1].release(detached=True)
+    _own = None
+    set_variables({**without_share(os.environ), "CUDA_VISIBLE_DEVICES": ""})
 
 
 def held_share(client: LocalClient | None = None) -> Held | None:

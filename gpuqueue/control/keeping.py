@@ -63,6 +63,7 @@ class Keeper:
     def take_in(self, turn: Turn) -> bool:
         """Take in what has come of calls; whether anything changed for the plan."""
         changed = False
+        self._holder.press()
         for told in self._holder.take():
             if told.kind == "start":
                 if (outcome := self._starter.go_on(turn, told)) is not None:

@@ -87,6 +87,7 @@ class Starter:
         """A runner has come, or none is wanted any more."""
         self._ordered.pop(job.id, None)
         self._preparing.pop(job.id, None)
+        self.holder.drop(job)
         self._added.pop((job.id, job.attempt), None)
 
     # -- what holds it -----------------------------------------------------------------------
@@ -107,6 +108,7 @@ class Starter:
         ready = (job.id, job.attempt) in self._added or not self.holder.must_ask(job)
         if ready or self._is_there_already(job):
             self._preparing.pop(job.id, None)  # an answer that comes yet is let go of
+            self.holder.drop(job)
             self._launch(job)
         elif self._preparing.get(job.id) != job.attempt:
             self._preparing[job.id] = job.attempt
