@@ -20,7 +20,8 @@ from gpuqueue.client.wishes import Wish, default_wish, wish_from
 from gpuqueue.errors import GpuqueueError, NoShare
 from gpuqueue.model import TERMINAL, Job
 from gpuqueue.run import kernelshare
-from gpuqueue.run.kernelshare import own_share, set_variables, without_share
+from gpuqueue.run.door import ask, take_on
+from gpuqueue.run.kernelshare import own_share, set_variables, with_share, without_share
 from gpuqueue.run.process import identify
 from gpuqueue.run.wake import ring
 from gpuqueue.settings import in_job
@@ -99,26 +100,37 @@ def attach_as(wish: Wish | None) -> Held:
                 f"CUDA has begun in this process already ({where}), and what it may use can be "
                 "set only before that. Restart the kernel and attach first."
             )
-        path = notebook_path()
-        lease = acquire(
-            client, default_wish(client.settings) if wish is None else wish,
-            path=path, tag=os.path.basename(path) or _what(), session=f"kernel-{os.getpid()}",
-        )  # fmt: skip
-        try:
-            set_variables(lease.environment(os.environ))
-            me = identify(os.getpid())
-            assert me is not None
-            lease.name(me)
-        except BaseException:
-            lease.release(detached=True)
-            raise
-        if _own is None:
-            atexit.register(_at_exit)
-        _own = (os.getpid(), lease)
+        if door := own_share().get("ask"):
+            # whoever started this kernel gets the share and looks after it
+            take_on(ask(door, None if wish is None else wish.to_dict()))
+        else:
+            lease = _acquire(client, wish)
+            if _own is None:
+                atexit.register(_at_exit)
+            _own = (os.getpid(), lease)
         found = held_share(client)
     if found is None:
-        raise NoShare(f"The share was taken back at once (job {lease.job}); try again.")
+        raise NoShare("The share was taken back at once; try again.")
     return found
+
+
+def _acquire(client: LocalClient, wish: Wish | None) -> Lease:
+    """Get a share that this process looks after itself, and take it on."""
+    path = notebook_path()
+    lease = acquire(
+        client, default_wish(client.settings) if wish is None else wish, there=True,
+        path=path, tag=os.path.basename(path) or _what(), session=f"kernel-{os.getpid()}",
+        env=os.environ,
+    )  # fmt: skip
+    try:
+        set_variables(lease.environment(os.environ))
+        me = identify(os.getpid())
+        assert me is not None
+        lease.name(me)
+    except BaseException:
+        lease.release(detached=True)
+        raise
+    return lease
 
 
 def release() -> None:
@@ -155,7 +167,11 @@ def release_share() -> str:
             kernelshare.release(told["folder"], detached=True)
             ring(client.home.wake, f"kernel {told['job']}")
         _own = None
-        set_variables({**without_share(os.environ), "CUDA_VISIBLE_DEVICES": ""})
+        left = without_share(os.environ)
+        hidden = {"CUDA_VISIBLE_DEVICES": ""}
+        door = told.get("ask")
+        # it may get one again where it got this one
+        set_variables(with_share(left, hidden, {"ask": door}) if door else {**left, **hidden})
     words = f"the share of job {held.job} is given back"
     if used:
         return (

@@ -317,5 +317,3 @@ def test_programs_that_lose_the_variables_are_left_alone(job: Job, server: Serve
     subprocess.run(["cc", "-static", "-o", job.folder / "still", source], check=True)
     done = subprocess.run([job.folder / "still"], env=job.environment(), capture_output=True)
     assert (done.stdout, done.stderr, server.asked) == (b"42\n", b"", [])
-
-
