@@ -11,6 +11,7 @@ import atexit
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,8 @@ from gpuqueue.client.wishes import Wish, default_wish, wish_from
 from gpuqueue.errors import GpuqueueError, NoShare
 from gpuqueue.model import TERMINAL, Job
 from gpuqueue.run import kernelshare
-from gpuqueue.run.kernelshare import own_share, set_variables, without_share
+from gpuqueue.run.door import ask, take_on
+from gpuqueue.run.kernelshare import own_share, set_variables, with_share, without_share
 from gpuqueue.run.process import identify
 from gpuqueue.run.wake import ring
 from gpuqueue.settings import in_job
@@ -108,26 +110,37 @@ def attach_as(wish: Wish | None) -> Held:
                 f"CUDA has begun in this process already ({where}), and what it may use can be "
                 "set only before that. Restart the kernel and attach first."
             )
-        path = notebook_path()
-        lease = acquire(
-            client, default_wish(client.settings) if wish is None else wish,
-            path=path, tag=os.path.basename(path) or _what(), session=f"kernel-{os.getpid()}",
-        )  # fmt: skip
-        try:
-            set_variables(lease.environment(os.environ))
-            me = identify(os.getpid())
-            assert me is not None
-            lease.name(me)
-        except BaseException:
-            lease.release(detached=True)
-            raise
-        if _own is None:
-            atexit.register(_at_exit)
-        _own = (os.getpid(), lease)
+        if door := own_share().get("ask"):
+            # whoever started this kernel gets the share and looks after it
+            take_on(ask(door, None if wish is None else wish.to_dict()))
+        else:
+            lease = _acquire(client, wish)
+            if _own is None:
+                atexit.register(_at_exit)
+            _own = (os.getpid(), lease)
         found = held_share(client)
     if found is None:
-        raise NoShare(f"The share was taken back at once (job {lease.job}); try again.")
+        raise NoShare("The share was taken back at once; try again.")
     return found
+
+
+def _acquire(client: LocalClient, wish: Wish | None) -> Lease:
+    """Get a share that this process looks after itself, and take it on."""
+    path = notebook_path()
+    lease = acquire(
+        client, default_wish(client.settings) if wish is None else wish, there=True,
+        path=path, tag=os.path.basename(path) or _what(), session=f"kernel-{os.getpid()}",
+        env=os.environ,
+    )  # fmt: skip
+    try:
+        set_variables(lease.environment(os.environ))
+        me = identify(os.getpid())
+        assert me is not None
+        lease.name(me)
+    except BaseException:
+        lease.release(detached=True)
+        raise
+    return lease
 
 
 def release() -> None:
@@ -160,7 +173,7 @@ def release_share() -> str:
         if _own is None or _own[0] != os.getpid():
             kernelshare.release(told["folder"], detached=True)
             ring(client.home.wake, f"kernel {told['job']}")
-        _let_go()
+        _let_go(told)
     words = f"the share of job {held.job} is given back"
     if used:
         return (
@@ -179,7 +192,7 @@ def forget_share() -> str:
         told = own_share()
         if "job" not in told or not kernelshare.is_released(told["folder"]):
             return ""
-        _let_go()
+        _let_go(told)
         words = f"the share of job {told['job']} was given back from outside this notebook"
         if used := _begun():
             return (
@@ -188,13 +201,16 @@ def forget_share() -> str:
         return f"{words}; it sees no GPU until %gpu attach"
 
 
-def _let_go() -> None:
-    """See no GPU, and look after no share any more."""
+def _let_go(told: Mapping[str, Any]) -> None:
+    """See no GPU, and look after no share any more; ``told`` is what was known of it."""
     global _own  # noqa: PLW0603
     if _own is not None and _own[0] == os.getpid():
         _own[1].release(detached=True)
     _own = None
-    set_variables({**without_share(os.environ), "CUDA_VISIBLE_DEVICES": ""})
+    left, hidden = without_share(os.environ), {"CUDA_VISIBLE_DEVICES": ""}
+    door = told.get("ask")
+    # it may get one again where it got this one
+    set_variables(with_share(left, hidden, {"ask": door}) if door else {**left, **hidden})
 
 
 def held_share(client: LocalClient | None = None) -> Held | None:

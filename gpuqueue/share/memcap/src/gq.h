@@ -84,6 +84,9 @@ int gq_room(int gpu, uint64_t *room, uint64_t *limit);
 void gq_settle_pools(struct gq_state *state);
 void gq_pool_freed(struct gq_state *state, const struct gq_entry *entry);
 
+/* late.c: whether this process has yet to get its share. */
+int gq_is_late(void);
+
 /* hooks.c */
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream);
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream);
@@ -91,6 +94,7 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream);
 /* Functions that are replaced: name asked for, name in the library, from CUDA version, per-thread
  * default stream (0 no, 1 yes, 2 either). The first column is what cuGetProcAddress is asked. */
 #define GQ_HOOKS(X)                                                        \
+    X(cuInit, cuInit, 2000, 2)                                             \
     X(cuMemAlloc, cuMemAlloc_v2, 3020, 2)                                  \
     X(cuMemAllocPitch, cuMemAllocPitch_v2, 3020, 2)                        \
     X(cuMemFree, cuMemFree_v2, 3020, 2)                                    \
