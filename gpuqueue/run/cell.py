@@ -162,8 +162,8 @@ class CellKernel:
     def stop(self) -> None:
         """Ask it to end, then end it; its sockets are removed.
 
-        One that was forked says, by closing its reports, that all that is left to do is to leave. The
-        system then takes its memory apart beside this process's own; the runner waits for both.
+        One that was forked says, by closing its reports, that all that is left to do is to leave.
+        The system then takes its memory apart beside this process's own; the runner waits for both.
         """
         self.order("stop")
         deadline = time.monotonic() + _STOP_PATIENCE

@@ -165,7 +165,7 @@ def prepare() -> None:
     shell.events.register("post_run_cell", remember)
     _put_surroundings(spec["source"], states, around["imported"])
     work.handlers = put_handlers(own)
-    work.states = ambient.take()
+    work.states = ambient.settled()
     work.environ, work.folder, work.path = dict(os.environ), os.getcwd(), list(sys.path)
     work.threads = threading.active_count()
     # taking them may have used some
