@@ -21,7 +21,9 @@ from gpuqueue.run.ownways import is_filled_in_place
 
 __all__ = ["become", "replace", "stays_as_made"]
 
-_MADE_ANEW = (enumerate, itertools.count, itertools.repeat, itertools.zip_longest)
+_MADE_ANEW = (
+    enumerate, itertools.count, itertools.islice, itertools.repeat, itertools.zip_longest,
+)  # fmt: skip
 """Kinds that change and cannot take over a changed state, or not all of it."""
 _CONTAINERS = (
     list, bytearray, collections.deque, dict, set, weakref.WeakSet, weakref.WeakKeyDictionary,

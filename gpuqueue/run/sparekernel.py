@@ -63,6 +63,10 @@ def _silent_class() -> Any:
     return Silent
 
 
+class _KernelToCome:
+    """Where a shell has its kernel before there is one."""
+
+
 class _FewModules:
     """``sys`` as if nothing had been imported."""
 
@@ -123,6 +127,8 @@ def kernel_ahead() -> Any:
         compiler_class=XCachingCompiler,
     )  # fmt: skip
     app.user_ns = shell.user_ns
+    # libraries that ask as they are imported whether this is a terminal look for one
+    shell.kernel = _KernelToCome()
     app.shell = shell
     app.init_gui_pylab()  # names the backend that matplotlib is to find when it is imported
     app.shell = None
