@@ -18,6 +18,7 @@ from typing import Any
 from gpuqueue.run.arrays import is_array
 from gpuqueue.run.making import DEVICE
 from gpuqueue.run.ownways import is_filled_in_place
+from gpuqueue.run.parametrized import become_parametrized
 
 __all__ = ["become", "replace", "stays_as_made"]
 
@@ -77,7 +78,7 @@ _TEE: Any = type(itertools.tee(())[0])
 def become(old: Any, new: Any) -> bool:
     """Make an object what its changed copy is; False where that cannot be."""
     if type(old) is not type(new):
-        return False
+        return become_parametrized(old, new)
     if old is new:
         return True
     try:

@@ -55,6 +55,7 @@ from gpuqueue.run.making import (
     make_weakref,
 )
 from gpuqueue.run.ownways import forwards, has_own_way_to_begin, is_bunch, is_filled_plainly
+from gpuqueue.run.parametrized import is_parametrized, reduce_parametrized
 from gpuqueue.run.tensors import Tensors
 
 # files of earlier releases name the functions of ``making.py`` as this module's
@@ -173,6 +174,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def _by_kind(self, kind: type, obj: Any) -> Any:
         """How an object is made again whose class has a base of which we know more."""
+        if is_parametrized(kind):
+            return reduce_parametrized(obj)
         if forwards(kind):
             return _new_object, (kind,), dict(vars(obj)), None, None, fill_plainly
         if is_bunch(kind):  # its own way leaves out its attributes
@@ -269,8 +272,6 @@ _REDUCERS: dict[type, Callable[[Any], Any]] = {
     weakref.ProxyType: lambda value: (make_proxy, (_behind(value), False)),
     weakref.CallableProxyType: lambda value: (make_proxy, (_behind(value), True)),
     types.CellType: lambda _: (make_cell, ()),
-    # cloudpickle would send what is in the file, and take it for the file
-    io.TextIOWrapper: lambda value: object.__reduce_ex__(value, 5),
     functools._lru_cache_wrapper: _reduce_cached,  # noqa: SLF001 - there is no public name
 }
 
