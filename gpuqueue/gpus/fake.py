@@ -1,12 +1,13 @@
 """Pretend GPUs, for trying things out and for tests on machines without any.
 
 A spec is a list of entries, separated by commas. Each is
-``[COUNTx][NAME:]MEMORY[/grain=N][/uuid=UUID]``::
+``[COUNTx][NAME:]MEMORY[/grain=N][/vendor=VENDOR][/uuid=UUID]``::
 
     80G                 one GPU of 80 GiB
     8192,6144           two, in MiB
     2xA100:40G          two, with a name
     4x80G/grain=125     four whose compute can be divided in eighths
+    2xMI300X:192G/vendor=amd  of another maker: nvidia (unless it is said), amd or intel
     80G/uuid=GPU-0…     one with the name of a real one: what would hold jobs on that is tried here
 
 ``GPUQUEUE_FAKE_PROCS`` may name a file of pretend processes, one ``pid:index:MiB`` a line; blank
@@ -36,7 +37,8 @@ _ENTRY = re.compile(
     r"(?:(?P<name>[^\W_][\w .+()-]{0,59}):)?"
     r"(?P<memory>[\d.]+\s*[a-zA-Z]*)"
     r"(?:/grain=(?P<grain>\d{1,6}))?"
-    r"(?:/uuid=(?P<uuid>GPU-[0-9a-fA-F-]{32,36}))?",
+    r"(?:/vendor=(?P<vendor>nvidia|amd|intel))?"
+    r"(?:/uuid=(?P<uuid>GPU-(?:[0-9a-fA-F-]{32,36}|[0-9a-f]{16})))?",
     re.ASCII,
 )
 _PROCESS = re.compile(r"(\d{1,10})\s*:\s*(\d{1,3})\s*:\s*(\d{1,12})", re.ASCII)
@@ -75,6 +77,7 @@ def parse_fake(spec: str, field: str = "GPUQUEUE_FAKE_GPUS") -> tuple[Gpu, ...]:
                 index=index,
                 name=entry["name"] or NAME,
                 memory=memory,
+                vendor=entry["vendor"] or "nvidia",
                 grain=grain,
                 fake=True,
             )
