@@ -119,7 +119,8 @@ def test_what_is_claimed(nodes: Path, tmp_path: Path):
     [
         ("nvidia", False, ["memory cap", "MPS", "framework settings"]),
         ("nvidia", True, ["framework settings"]),
-        ("amd", False, ["compute-unit masks", "framework settings"]),
+        ("amd", False, ["memory cap", "compute-unit masks", "framework settings"]),
+        ("amd", True, ["compute-unit masks", "framework settings"]),
         ("intel", False, ["framework settings"]),
     ],
 )
