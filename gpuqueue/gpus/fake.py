@@ -10,8 +10,9 @@ A spec is a list of entries, separated by commas. Each is
     2xMI300X:192G/vendor=amd  of another maker: nvidia (unless it is said), amd or intel
     80G/uuid=GPU-0…     one with the name of a real one: what would hold jobs on that is tried here
 
-``GPUQUEUE_FAKE_PROCS`` may name a file of pretend processes, one ``pid:index:MiB`` a line; blank
-lines and lines that begin with ``#`` mean nothing. It is read anew at every reading.
+``GPUQUEUE_FAKE_PROCS`` may name a file of pretend processes, one ``pid:index:MiB`` a line, and of
+how busy a GPU is, ``busy:index:percent``; blank lines and lines that begin with ``#`` mean nothing.
+It is read anew at every reading.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ _ENTRY = re.compile(
     re.ASCII,
 )
 _PROCESS = re.compile(r"(\d{1,10})\s*:\s*(\d{1,3})\s*:\s*(\d{1,12})", re.ASCII)
+_BUSY = re.compile(r"busy\s*:\s*(\d{1,3})\s*:\s*(\d{1,2}|100)")
 _MIB = 1024**2
 
 
@@ -122,11 +124,12 @@ class FakeDevices:
 
     def read(self) -> tuple[Reading, ...]:
         """Memory and processes as the process file has them; there is nothing else to tell."""
-        held, self._problem = _read_processes(self._file, len(self._gpus))
+        held, busy, self._problem = _read_processes(self._file, len(self._gpus))
         return tuple(
             Reading(
                 gpu.uuid,
                 memory_used=sum(held[gpu.index].values()),
+                utilization=busy.get(gpu.index),
                 processes=tuple(GpuProcess(*item) for item in sorted(held[gpu.index].items())),
             )
             for gpu in self._gpus
@@ -140,21 +143,28 @@ class FakeDevices:
         """Nothing to let go of."""
 
 
-def _read_processes(file: Path | None, gpus: int) -> tuple[list[dict[int, int]], str]:
-    """For each GPU, bytes by pid; and what is wrong with the file, '' if nothing.
+def _read_processes(
+    file: Path | None, gpus: int
+) -> tuple[list[dict[int, int]], dict[int, int], str]:
+    """For each GPU, bytes by pid; how busy those are of which that is said, in per cent.
 
-    A pid that is named twice for a GPU holds the sum.
+    And what is wrong with the file, '' if nothing. A pid that is named twice for a GPU holds the
+    sum.
     """
     held: list[dict[int, int]] = [{} for _ in range(gpus)]
+    busy: dict[int, int] = {}
     problem = ""
     try:
         text = file.read_text(encoding="utf-8", errors="replace") if file else ""
     except FileNotFoundError:
         text = ""
     except OSError as error:
-        return held, f"The pretend process file {file} cannot be read ({error})."
+        return held, busy, f"The pretend process file {file} cannot be read ({error})."
     for number, line in enumerate(map(str.strip, text.split("\n")), start=1):
         if not line or line.startswith("#"):
+            continue
+        if (told := _BUSY.fullmatch(line)) and int(told[1]) < gpus:
+            busy[int(told[1])] = int(told[2])
             continue
         match = _PROCESS.fullmatch(line)
         if match and int(match[2]) < gpus:
@@ -165,4 +175,4 @@ def _read_processes(file: Path | None, gpus: int) -> tuple[list[dict[int, int]],
                 f"Line {number} of the pretend process file {file} is ignored: {line[:40]!r} is "
                 f"not pid:index:MiB with an index below {gpus}."
             )
-    return held, problem
+    return held, busy, problem
