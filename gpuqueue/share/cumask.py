@@ -139,7 +139,12 @@ class CuMask:
             steps = self._take(bound.folder, gpu, compute, known[gpu])
             masks.append(f"{index}:{mask_of(steps, known[gpu])}")
         # the numbers are those after this variable; what is not listed has no mask
-        return {MASK: ";".join(masks), VISIBLE: ",".join(bound.compute)}
+        return {
+            MASK: ";".join(masks),
+            VISIBLE: ",".join(bound.compute),
+            # HIP counts among those
+            "HIP_VISIBLE_DEVICES": ",".join(map(str, range(len(bound.compute)))),
+        }
 
     def _take(self, job: Path, gpu: str, compute: int, units: Units) -> list[int]:
         path = self._folder / f"units-{hashlib.sha256(gpu.encode()).hexdigest()[:12]}.json"
