@@ -179,9 +179,9 @@ class Holder:
         soon = time.monotonic() - self._since < _MOMENT
         return self._proven is not None or bool(job.request.require) or held or soon
 
-    def first(self, job: Job) -> Hold | None:
-        """How far a job is held as far as that is known before anything is asked."""
-        if not _has_part(job.placement):
+    def first(self, placement: Placement) -> Hold | None:
+        """How far a job there is held as far as that is known before anything is asked."""
+        if not _has_part(placement):
             return None
         return Hold(missing={"all": _TRYING if self._ladder else _NOTHING})
 
