@@ -189,9 +189,9 @@ class Holder:
         """Whether the trials have only just begun."""
         return time.monotonic() - self._since < _MOMENT
 
-    def first(self, job: Job) -> Hold | None:
-        """How far a job is held as far as that is known before anything is asked."""
-        if not _has_part(job.placement):
+    def first(self, placement: Placement) -> Hold | None:
+        """How far a job there is held as far as that is known before anything is asked."""
+        if not _has_part(placement):
             return None
         return Hold(missing={"all": _TRYING if self._ladder else _NOTHING})
 

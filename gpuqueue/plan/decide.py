@@ -87,10 +87,12 @@ class Decision:
                 break
             if form.never is not None:
                 continue
-            lanes.compile(form)
+            if not form.takes:
+                lanes.compile(form)
             estimate = estimates.get(job.id)
             item = Item(job, form, laid_out_for(estimate, job.request), number)
-            item.latest = latest.get(job.id, inf)
+            if job.id in latest:
+                item.latest = latest[job.id]
             if estimate is not None:
                 item.movable = item.movable and estimate.sound
                 item.loose = estimate.learned
