@@ -15,9 +15,11 @@ const MOST = 8;
 
 /** @param {import('./types.mjs').Mode} mode */
 function heldBy(mode) {
-  const holding = (mode.holding || []).map(one => ({
-    key: `h${one.job} ${one.gpu}`, job: one.job, tag: one.tag, notebook: Boolean(one.notebook), ends: true,
-    words: S.holding(typeof one.memory === 'number' ? bytes(one.memory) : null, one.gpu ?? null),
+  const all = mode.holding || [];
+  const holding = [...new Map(all.map(one => [one.job, one])).values()].map(({ job, tag, notebook }) => ({
+    key: `h${job}`, job, tag, notebook: Boolean(notebook), ends: true,
+    words: S.holding(all.filter(one => one.job === job).map(one =>
+      S.holdingOf(typeof one.memory === 'number' ? bytes(one.memory) : null, one.gpu ?? null))),
   }));
   const moved = (mode.moved || []).filter(one => one.memory > 0).map(one => ({
     key: `m${one.job} ${one.gpu}`, job: one.job, tag: one.tag, notebook: false, ends: false,

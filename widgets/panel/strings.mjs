@@ -318,7 +318,9 @@ export const S = {
   modeSince: time => `since ${time}`,
   stillHeld: 'What jobs and notebooks still hold',
   /** @param {string | null} size null: nobody knows @param {number | null} index of the GPU */
-  holding: (size, index) => `holds ${size ?? 'memory'}${index === null ? '' : ` of GPU ${index}`}`,
+  holdingOf: (size, index) => `${size ?? 'memory'}${index === null ? '' : ` of GPU ${index}`}`,
+  /** @param {string[]} parts */
+  holding: parts => `holds ${parts.join(', ')}`,
   /** @param {string} size @param {number | null} index */
   onHost: (size, index) => `${size} moved${index === null ? '' : ` from GPU ${index}`} to the host`,
   /** @param {number} count */
