@@ -22,7 +22,7 @@ const LINES = 3;
 function askedWords(job) {
   const { request } = job;
   /** @type {string[]} */
-  const words = [request.preset];
+  const words = [S.presets[request.preset] || request.preset];
   if (request.gpus) words.push(`${request.gpus} GPU`);
   if (request.share) words.push(`${request.share / 10}%`);
   if (request.memory) words.push(bytes(request.memory));
@@ -248,7 +248,7 @@ export class Detail {
     const when = at => (at === null ? '' : clock(at, now));
     /** @type {[string, string][]} */
     const facts = [
-      [S.waiting, job.wait ? `${startWords(job.wait, now)}. ${whyWords(job.wait)}` : ''],
+      [S.waiting, job.wait ? `${startWords(job.wait, now)} · ${whyWords(job.wait)}` : ''],
       [S.hint, job.wait ? job.wait.hint : ''],
       [S.where, status ? placeOf(status, job) : ''],
       [S.asked, askedWords(job)],
@@ -263,7 +263,7 @@ export class Detail {
       [S.peakMemory, job.peak ? bytes(job.peak) : ''],
       [S.after, job.request.after.join(', ')],
       [S.attempt, job.attempt > 1 ? String(job.attempt) : ''],
-      [S.origin, job.origin.path || job.origin.kind],
+      [S.origin, job.origin.path || S.origins[job.origin.kind] || job.origin.kind],
     ];
     return facts.filter(([name, words]) => words && !(ended && name === S.waiting));
   }

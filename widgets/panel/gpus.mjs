@@ -3,7 +3,7 @@
 import { may } from './actions.mjs';
 import { ICONS, Rows, attr, button, h, icon, put, show, style } from './dom.mjs';
 import { bytes } from './format.mjs';
-import { Share, sizeOf } from './share.mjs';
+import { Share, sizeOf, sized } from './share.mjs';
 import { S } from './strings.mjs';
 
 /**
@@ -111,7 +111,8 @@ function memoryParts(gpu, tones) {
 export function grantWords(grant) {
   const part = grant.whole
     ? S.whole
-    : [grant.compute && `${grant.compute / 10}%`, bytes(grant.memory)].filter(Boolean).join(', ');
+    : [grant.compute && `${grant.compute / 10}%`, grant.memory && bytes(grant.memory)].filter(Boolean).join(', ')
+      || S.light;
   return typeof grant.used === 'number' ? `${part}, ${S.uses(bytes(grant.used))}` : part;
 }
 
@@ -197,7 +198,7 @@ class Card {
     const holders = [
       ...gpu.grants.map(grant => ({
         key: `j${grant.job}`, job: grant.job, tag: grant.tag, words: grantWords(grant),
-        resizable: !grant.whole && may(this.context, 'write'),
+        resizable: sized(grant) && may(this.context, 'write'),
       })),
       ...gpu.outside_holders.map((words, index) => ({ key: `o${index}`, job: 0, tag: '', words, resizable: false })),
     ];
@@ -255,7 +256,9 @@ export class Gpus {
     this.cpu = new Bar(S.cpu);
     this.memory = new Bar(S.memory);
     this.disks = h('div', '', {});
-    this.host = h('div', 'machine', {}, this.cpu.root, this.memory.root, this.disks);
+    this.slots = new Bar(S.slots);
+    attr(this.slots.root, 'title', S.slotsTip);
+    this.host = h('div', 'machine', {}, this.slots.root, this.cpu.root, this.memory.root, this.disks);
     this.root = h('section', 'gpus', { 'aria-label': S.gpus }, h('h2', '', {}, S.gpus), this.none, this.list, this.host);
     this.rows = new Rows(
       this.list,
@@ -292,6 +295,12 @@ export class Gpus {
     this.rows.update(status.gpus, gpu => gpu.uuid || gpu.index);
     put(this.none, status.gpus.length ? '' : `${S.noGpus}. ${status.problem || S.noGpusWhy}`);
     show(this.host, Boolean(status.host));
+    const { slots } = status;
+    show(this.slots.root, Boolean(slots?.total));
+    if (slots?.total) {
+      const told = S.slotsUsed(slots.used, slots.total);
+      this.slots.update([{ key: 's', from: 0, size: Math.min(1, slots.used / slots.total), kind: 'plain', tip: told }], told);
+    }
     if (!status.host) return;
     const { cpu, cpus, memory, disks } = status.host;
     const load = cpu === null ? 0 : cpu / 100;

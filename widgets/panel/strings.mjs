@@ -52,6 +52,10 @@ export const S = {
   compute: 'Compute',
   memory: 'Memory',
   cpu: 'CPU',
+  slots: 'Slots',
+  slotsTip: 'Each job takes at least one slot of the processors, so that not too many run at once',
+  /** @param {number} used @param {number} total */
+  slotsUsed: (used, total) => `${used} of ${total} taken`,
   disks: ['Job disk', 'Home disk'],
   disk: 'Disk',
   /** @param {string} path */
@@ -72,6 +76,7 @@ export const S = {
   promised: part => `${part}% promised`,
   idle: 'free',
   whole: 'whole GPU',
+  light: 'light: beside others',
   /** @param {string} size */
   uses: size => `uses ${size}`,
   outside: 'Other programs',
@@ -293,6 +298,8 @@ export const S = {
   hint: 'Sooner if',
   attempt: 'Attempt',
   origin: 'From',
+  /** @type {Record<string, string>} */
+  origins: { rest: 'the panel or REST', terminal: 'a terminal', python: 'Python', notebook: 'a notebook', widget: 'the panel' },
   log: 'Log',
   outputs: 'Outputs',
   noLog: 'It has not written anything.',
@@ -355,6 +362,7 @@ export const S = {
   submitCommand: 'Command',
   submitHint: 'A line for the shell, or the path of a .py or .ipynb file',
   submitPreset: 'Size',
+  /** @type {Record<string, string>} */
   presets: { one: 'one GPU', light: 'light', two: 'two GPUs', exclusive: 'whole machine', cpu: 'CPU only' },
   submitMemory: 'Memory of each GPU',
   submitMemoryHint: 'such as 6G',

@@ -94,6 +94,7 @@
  * @property {Job[]} waiting
  * @property {Job[]} recent
  * @property {Counts} counts Of all jobs.
+ * @property {{used: number, total: number}} [slots] Of the processors, of which a job takes at least one.
  * @property {Counts} [matches] Of those that were asked for.
  * @property {Host} [host]
  * @property {Mode} [mode]
