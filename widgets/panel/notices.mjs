@@ -76,6 +76,16 @@ export class Notifier {
     }
   }
 
+  /**
+   * The end of a job is no news to whoever ends it here.
+   * @param {number} job
+   * @returns {() => void} How to take that back.
+   */
+  known(job) {
+    this.told.add(job);
+    return () => void this.told.delete(job);
+  }
+
   /** Ask for what has ended: a burst of ends is one question. */
   async take() {
     await new Promise(done => setTimeout(done, this.gather));
