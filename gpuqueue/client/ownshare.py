@@ -120,7 +120,7 @@ def _acquire(client: LocalClient, wish: Wish | None) -> Lease:
     lease = acquire(
         client, default_wish(client.settings) if wish is None else wish, there=True,
         path=path, tag=os.path.basename(path) or _what(), session=f"kernel-{os.getpid()}",
-        env=os.environ,
+        env=os.environ, program=sys.executable,
     )  # fmt: skip
     try:
         set_variables(lease.environment(os.environ))
