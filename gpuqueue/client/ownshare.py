@@ -38,19 +38,22 @@ _own: tuple[int, Lease] | None = None
 class Held:
     """The share that this process holds.
 
-    ``gpus`` are indices; ``compute`` is thousandths and ``memory`` bytes, of each.
+    ``gpus`` are indices; ``compute`` is thousandths and ``memory`` bytes, of each; ``held`` says
+    how far the process is held to either, where that is known.
     """
 
     job: int
     gpus: tuple[int, ...]
     compute: int
     memory: int
+    held: str = ""
 
     def __str__(self) -> str:
         named = ", ".join(map(str, self.gpus))
         where = f"GPU {named}" if len(self.gpus) == 1 else f"each of the GPUs {named}"
         amount = f"{format_share(self.compute)} of the compute and {format_bytes(self.memory)}"
-        return f"job {self.job} holds {amount} of {where} for this notebook"
+        words = f": {self.held}" if self.held else ""
+        return f"job {self.job} holds {amount} of {where} for this notebook{words}"
 
     def __repr__(self) -> str:
         return str(self)
@@ -200,7 +203,17 @@ def held_share(client: LocalClient | None = None) -> Held | None:
         tuple(index.get(grant.gpu, -1) for grant in grants),
         grants[0].compute if grants else 0,
         grants[0].memory if grants else 0,
+        _held_words(job),
     )
+
+
+def _held_words(job: Job) -> str:
+    """``capped``, ``compute capped, memory advised``."""
+    if job.hold is None:
+        return ""
+    if job.hold.compute == job.hold.memory:
+        return job.hold.compute
+    return f"compute {job.hold.compute}, memory {job.hold.memory}"
 
 
 def _is_ours(client: LocalClient, job: Job, told: dict[str, Any]) -> bool:

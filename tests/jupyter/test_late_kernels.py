@@ -102,7 +102,8 @@ def test_it_starts_inert_and_is_held_from_its_first_use_on(
     assert out == "-2 True\n"
     job = client.job(running(client))
     # what the library has set is known to Python from the end of the cell on
-    assert err.endswith("holds 0.25 of the compute and 512M of GPU 0 for this notebook\n")
+    words = "for this notebook: compute admitted only, memory capped\n"
+    assert err.endswith(f"holds 0.25 of the compute and 512M of GPU 0 {words}")
     told = "import os; print(os.environ['GPUQUEUE_COMPUTE'], os.environ.get('GPUQUEUE_LATE'))"
     assert cells.run(told) == ("0.25 None\n", "")
     assert "holds 0.25" in cells.run("%gpu share")[0]

@@ -121,7 +121,9 @@ def error(made: Notebook, source: str) -> str:
 def test_attach_and_release(book: Notebook, client: LocalClient) -> None:
     assert "no share" in book.ok("%gpu share").stream()
     told = book.ok("%gpu attach 0.5 20G").stream()
-    assert told.endswith("holds 0.5 of the compute and 20G of GPU 0 for this notebook\n")
+    assert told.endswith(
+        "holds 0.5 of the compute and 20G of GPU 0 for this notebook: admitted only\n"
+    )
     (job,) = held(client)
     until(lambda: client.job(job.id).state is JobState.RUNNING)
     assert "holds 0.5" in book.ok("%gpu").stream()
