@@ -11,14 +11,16 @@ import atexit
 import os
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuqueue.client.local import LocalClient, default_client
 from gpuqueue.client.shares import Lease, acquire
 from gpuqueue.client.wishes import Wish, default_wish, wish_from
+from gpuqueue.control.machine import managed_gpus, policy_of
 from gpuqueue.errors import GpuqueueError, NoShare
-from gpuqueue.model import TERMINAL, Job
+from gpuqueue.model import TERMINAL, WHOLE, Job, Request
+from gpuqueue.plan import never_fits
 from gpuqueue.run import kernelshare
 from gpuqueue.run.door import ask, take_on
 from gpuqueue.run.kernelshare import own_share, set_variables, with_share, without_share
@@ -27,7 +29,16 @@ from gpuqueue.run.wake import ring
 from gpuqueue.settings import in_job
 from gpuqueue.units import format_bytes, format_share
 
-__all__ = ["Held", "attach", "attach_as", "held_share", "notebook_path", "release", "release_share"]
+__all__ = [
+    "Held",
+    "attach",
+    "attach_as",
+    "beside_own",
+    "held_share",
+    "notebook_path",
+    "release",
+    "release_share",
+]
 
 _lock = threading.Lock()
 _own: tuple[int, Lease] | None = None
@@ -214,6 +225,28 @@ def _held_words(job: Job) -> str:
     if job.hold.compute == job.hold.memory:
         return job.hold.compute
     return f"compute {job.hold.compute}, memory {job.hold.memory}"
+
+
+def beside_own(client: LocalClient, request: Request) -> Request | None:
+    """What a cell asks for that names no size and could only wait for its own notebook.
+
+    On the only GPU that is what the notebook's own share leaves of it; None where it need not be.
+    """
+    plain = replace(request, eta=None, priority=0, after=(), restartable=False, preemptible=False)
+    held = held_share(client) if plain in (Request(), Request(gpus=1)) else None
+    machine = client.machine()
+    gpus = managed_gpus(client.settings, machine.gpus)
+    if held is None or len(gpus) != 1 or held.gpus != (gpus[0].index,):
+        return None
+    only = gpus[0]
+    outside = (machine.outside or {}).get(only.uuid, (0, ()))[0]
+    share = (WHOLE - held.compute) // only.grain * only.grain
+    memory = ((only.memory or 0) - held.memory - outside) >> 20 << 20
+    if share <= 0 or memory <= 0:
+        return None
+    asked = replace(request, share=share, memory=memory)
+    policy = policy_of(client.settings, machine.gpus)
+    return None if never_fits(asked, gpus, policy) else asked
 
 
 def _is_ours(client: LocalClient, job: Job, told: dict[str, Any]) -> bool:

@@ -36,7 +36,7 @@ from gpuqueue.run.process import identify
 from gpuqueue.run.wake import ring
 from gpuqueue.store import plain
 
-__all__ = ["Lease", "acquire"]
+__all__ = ["Lease", "acquire", "check_room"]
 
 _LOOK = 1.0
 """Seconds after which the store is looked at although no bell has rung."""
@@ -170,6 +170,21 @@ def acquire(
         raise NoShare(_sentence(error)) from error
     _give_up(client, job.id)
     raise NoShare(_SILENT.format(settings.kernel_wait))
+
+
+def check_room(client: LocalClient, wish: Wish) -> None:
+    """See whether a share could be had now, without taking it.
+
+    Raises
+    ------
+    NoShare
+        It could not: in plain sentences.
+    """
+    options = Options(kernel_request(wish, client.settings), wait=False)
+    try:
+        client.check_fit(options, kind=JobKind.KERNEL)
+    except DoesNotFit as error:
+        raise NoShare(_sentence(error)) from error
 
 
 def _submit(
