@@ -232,7 +232,7 @@ class Holder:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             made = environment(
                 placement, folder, ladder=ladder, totals=_totals(gpus), base=told.get("env") or {},
-                versions=versions_in(told.get("program") or ""),
+                versions=versions_in(told.get("program") or ""), there=bool(told.get("attached")),
             )  # fmt: skip
             if ladder is self._ladder:  # a start may have tried again what did not work
                 self._tell(ladder)

@@ -199,24 +199,45 @@ def _before_use(found: Callable[..., Any], args: tuple[Any, ...], words: dict[st
 
 
 def _before_question(none: Any) -> Guard:
-    """Whether there is a GPU: there is one for this notebook if it can have a share of it.
+    """Whether there is a GPU: there is one for this notebook if it could have a share of it now.
 
-    Libraries ask this as they are imported, so a refusal is no error here; it is told, and asked
-    again next time. CUDA must not begin meanwhile: it would never see a GPU in this process.
+    Libraries ask this as they are imported, so nothing is taken for it, and that there is no room
+    is no error here: it is told, and looked at again next time. CUDA must not begin meanwhile: it
+    would never see a GPU in this process.
     """
 
     def guard(found: Callable[..., Any], args: tuple[Any, ...], words: dict[str, Any]) -> Any:
         from gpuqueue.errors import GpuqueueError
 
-        if not _is_fork():
-            try:
-                admit()
-            except GpuqueueError as error:
-                warnings.warn(f"no GPU for this notebook: {error}", RuntimeWarning, stacklevel=3)
-                return none
-        return found(*args, **words)
+        if _is_fork():
+            return found(*args, **words)
+        try:
+            count = _could_have()
+        except GpuqueueError as error:
+            warnings.warn(f"no GPU for this notebook: {error}", RuntimeWarning, stacklevel=3)
+            return none
+        return count if type(none) is int else True
 
     return guard
+
+
+def _could_have() -> int:
+    """How many GPUs this notebook would get a share of now.
+
+    Raises
+    ------
+    NoShare
+        There is no room.
+    """
+    from gpuqueue.client.local import default_client
+    from gpuqueue.client.ownshare import notebook_path
+    from gpuqueue.client.shares import check_room
+    from gpuqueue.client.wishes import default_wish, remembered
+
+    client = default_client()
+    wish = remembered(client, notebook_path()) or default_wish(client.settings)
+    check_room(client, wish)
+    return wish.gpus or 1
 
 
 _pid = os.getpid()

@@ -120,6 +120,7 @@ class Admission:
         return acquire(
             client, wish, path=self._path, session=f"kernel-{self._id}", given_up=given_up,
             env=self._env, tag=Path(self._path).name or self._spec.display_name, there=there,
+            program=sys.executable if self._has_hook() else next(iter(self._spec.argv or ()), ""),
         )  # fmt: skip
 
     # -- at the first use --------------------------------------------------------------------
