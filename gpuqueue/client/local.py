@@ -16,6 +16,7 @@ from gpuqueue.client.request import Options, check_kind
 from gpuqueue.client.staging import place, staged
 from gpuqueue.client.watch import Watch
 from gpuqueue.client.whose import origin_here, shown, shown_origin, user
+from gpuqueue.control.evicting import saving
 from gpuqueue.control.lead import ensure_lead, lead_of
 from gpuqueue.control.machine import (
     Machine,
@@ -173,9 +174,11 @@ class LocalClient:
             now = time.time()
             usage = usage_of(self.store, settings, machine, now)
             mode = self.store.mode()
-            idle = idle_of(self.store)
-            snapshot = snapshot_of(jobs, parents, machine, settings, usage, mode=mode, idle=idle)
-            decision = plan(snapshot, now)
+            found = snapshot_of(
+                jobs, parents, machine, settings, usage, mode=mode, idle=idle_of(self.store),
+                saves=saving(self.home, jobs),
+            )  # fmt: skip
+            decision = plan(found, now)
             if all(start.job != trial.id for start in decision.starts):
                 if kind is JobKind.KERNEL:
                     raise DoesNotFit("wait", refusal(decision, trial))
@@ -209,8 +212,11 @@ class LocalClient:
         now, machine, settings = time.time(), self.machine(), self.settings
         usage = usage_of(self.store, settings, machine, now)
         mode = self.store.mode()
-        idle = idle_of(self.store)
-        return plan(snapshot_of(live, parents, machine, settings, usage, mode=mode, idle=idle), now)
+        found = snapshot_of(
+            live, parents, machine, settings, usage, mode=mode, idle=idle_of(self.store),
+            saves=saving(self.home, live),
+        )  # fmt: skip
+        return plan(found, now)
 
     def looked(self) -> tuple[Sequence[Job], Plan]:
         """The jobs that have not ended and the plan, for whoever only shows them.

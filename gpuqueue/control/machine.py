@@ -246,6 +246,7 @@ def snapshot_of(
     usage: Mapping[str, float] | None = None,
     *,
     mode: Mode | None = None,
+    saves: frozenset[int] = frozenset(),
     idle: Mapping[int, float] | None = None,
 ) -> Snapshot:
     """All that a plan depends on; ``usage`` as of ``usage_of``, for ``fair_share``.
@@ -269,5 +270,5 @@ def snapshot_of(
     }
     return Snapshot(
         cards, tuple(waiting), tuple(running), policy, parents, estimates, latest, usage or {},
-        mode or Mode(), idle or {},
+        mode or Mode(), idle or {}, saves,
     )  # fmt: skip

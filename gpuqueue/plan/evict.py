@@ -28,7 +28,8 @@ STOPS = 6
 """How many times a job may have been started to be stopped for another; then it is left to end.
 
 Without this a long job that saves nothing might never end on a busy machine. Where work is saved
-(``Policy.checkpoint``) it gets on all the same, and neither this nor ``SPARED`` counts.
+(``Policy.checkpoint``, ``Snapshot.saves``) it gets on all the same, and neither this nor
+``SPARED`` counts.
 """
 SPARED = 43_200.0
 """GPU seconds of lost work, for each GPU asked for, from which on a job is left to end."""
@@ -48,7 +49,8 @@ def yields(snapshot: Snapshot, job: Job, now: float, gpus: int) -> bool:
     if not job.request.preemptible:
         return False
     goes = job.state is JobState.RUNNING or _is_paused(job)
-    if job.state is JobState.EVICTING or snapshot.policy.checkpoint:
+    saves = snapshot.policy.checkpoint or job.id in snapshot.saves
+    if job.state is JobState.EVICTING or saves:
         return job.state is JobState.EVICTING or goes
     if not goes or job.attempt > STOPS:
         return False
@@ -62,7 +64,7 @@ def _is_paused(job: Job) -> bool:
 
 def _loss(snapshot: Snapshot, job: Job, now: float) -> float:
     """GPU seconds that are lost if a job is stopped now."""
-    if job.state is JobState.EVICTING:
+    if job.state is JobState.EVICTING or job.id in snapshot.saves:
         return 0.0
     ran = job.ran(now)
     every = snapshot.policy.checkpoint

@@ -133,6 +133,8 @@ class Snapshot:
         Who has the GPUs; while it is not the queue, nothing starts.
     idle
         The notebooks' kernels that compute nothing, and since when (seconds since the epoch).
+    saves
+        Ids of the running jobs that save when they are to make room: nothing of them is lost.
     """
 
     cards: tuple[Card, ...]
@@ -145,6 +147,7 @@ class Snapshot:
     usage: Mapping[str, float] = field(default_factory=dict)
     mode: Mode = field(default_factory=Mode)
     idle: Mapping[int, float] = field(default_factory=dict)
+    saves: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

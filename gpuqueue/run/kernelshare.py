@@ -197,6 +197,7 @@ class Busy:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._over = os.path.join(folder, _RELEASED)
         path = os.path.join(folder, BUSY)
         self._folder = os.path.abspath(folder)
         self._file = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
@@ -212,6 +213,10 @@ class Busy:
             job = os.path.dirname(self._folder)
             root = os.path.dirname(os.path.dirname(job))
             ring(os.path.join(root, "wake"), f"busy {os.path.basename(job)}")
+
+    def is_over(self) -> bool:
+        """Whether the share was given back; one look at a name."""
+        return os.path.exists(self._over)
 
     def close(self) -> None:
         """Let go of the file."""

@@ -117,11 +117,15 @@ CREATE INDEX placements_until ON placements (until) WHERE until IS NOT NULL;
 """
 
 _SIXTH = """
+CREATE INDEX jobs_ended ON jobs (ended, id, state) WHERE ended IS NOT NULL;
+"""
+
+_SEVENTH = """
 ALTER TABLE jobs ADD COLUMN loan TEXT;
 ALTER TABLE placements ADD COLUMN lent INTEGER NOT NULL DEFAULT 0;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH)
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH)
 VERSION = len(MIGRATIONS)
 
 
