@@ -1,4 +1,4 @@
-"""How much of a machine is left when the first job does not fit: its last line is JSON, in per cent.
+"""How much of a machine is left when the first job does not fit: JSON, in per cent, as last line.
 
     python bench/fragmentation.py TRACE.csv.gz [--gpus 8] [--draws 1000] [--seed 0]
 
