@@ -1,4 +1,4 @@
-"""How much of a machine is left when the first job does not fit: JSON, in per cent, as last line.
+"""What is left of a machine when the first job does not fit; the last line is JSON, in per cent.
 
     python bench/fragmentation.py TRACE.csv.gz [--gpus 8] [--draws 1000] [--seed 0]
 

@@ -200,11 +200,13 @@ class Origin:
 
     ``kind`` is ``notebook``, ``terminal``, ``python`` or ``rest``; ``path`` is the notebook's or
     script's path where known; ``session`` tells one notebook kernel or terminal from another.
+    ``agent`` is the coding agent that asked, such as ``Claude Code``; empty for a person.
     """
 
     kind: str = "python"
     path: str = ""
     session: str = ""
+    agent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -279,6 +279,7 @@ def show_text(view: Mapping[str, Any], now: float) -> str:
         slots = _count(view["placement"]["slots"], "slot")
         rows.append(("GPUs", "; ".join([*grants, slots] if grants else ["none", slots])))
     rows += _hold_rows(view)
+    rows += _rate_rows(view)
     rows += _code_rows(view)
     rows.append(("environment", _environment_text(view["environment"])))
     rows += [("files", view["directory"]), ("log", view["log"])]
@@ -320,6 +321,23 @@ def _hold_rows(view: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [("held to it", f"compute {hold['compute']}, memory {hold['memory']}{by}")]
     rows += [("", f"without {name}: {one_line(why, 200)}") for name, why in hold["missing"].items()]
     return rows + [("but", one_line(doubt, 200)) for doubt in hold["doubts"]]
+
+
+def _rate_rows(view: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What it gets done, of what it has noted."""
+    texts = [_rate_text(rate) for rate in view.get("throughput", ())]
+    return [("" if number else "does", text) for number, text in enumerate(texts)]
+
+
+def _rate_text(rate: Mapping[str, Any]) -> str:
+    """What a job does: ``12.4 steps/s, 179,000 for each hour of a whole GPU``."""
+    each = rate["per_gpu_hour"]
+    more = "" if each is None else f", {_rounded(each)} for each hour of a whole GPU"
+    return f"{_rounded(rate['per_second'])} {one_line(rate['name'])}/s{more}"
+
+
+def _rounded(number: float) -> str:
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
 
 
 def _code_rows(view: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from gpuqueue.control.launch import Launcher
 from gpuqueue.control.outcome import Outcome, void
 from gpuqueue.control.sight import Sight
 from gpuqueue.control.turn import Turn
-from gpuqueue.model import Hold, Job, JobKind, JobState, Placement
+from gpuqueue.model import Job, JobKind, JobState, Placement
 from gpuqueue.paths import Home
 from gpuqueue.record.recorder import Recorder
 from gpuqueue.run.files import SPEC, read_json, write_json
@@ -63,7 +63,7 @@ class Starter:
         started = turn.move(
             job, "starting", state=JobState.STARTING, placement=placement,
             attempt=job.attempt + 1, reason="",
-            hold=self._first_hold(job, placement),
+            hold=self.holder.first(placement),
         )  # fmt: skip
         turn.enter(started)
         turn.actions.append(lambda: self._begin(started))
@@ -88,26 +88,17 @@ class Starter:
         """A runner has come, or none is wanted any more."""
         self._ordered.pop(job.id, None)
         self._preparing.pop(job.id, None)
+        self.holder.drop(job)
         self._added.pop((job.id, job.attempt), None)
 
     # -- what holds it -----------------------------------------------------------------------
 
-    def _first_hold(self, job: Job, placement: Placement) -> Hold | None:
-        if self._is_there_already(job):
-            return Hold(missing={"all": "its process was there before its share"})
-        return self.holder.first(placement)
-
-    def _is_there_already(self, job: Job) -> bool:
-        """Whether it is a kernel that attaches: much of what holds a job is read at its start."""
-        if job.kind is not JobKind.KERNEL:
-            return False
-        return bool(json.loads(self._spec(job) or "{}").get("attached"))
-
     def _begin(self, job: Job) -> None:
         """Order a runner, or have made ready first what holds the job to its share."""
         ready = (job.id, job.attempt) in self._added or not self.holder.must_ask(job)
-        if ready or self._is_there_already(job):
+        if ready:
             self._preparing.pop(job.id, None)  # an answer that comes yet is let go of
+            self.holder.drop(job)
             self._launch(job)
         elif self._preparing.get(job.id) != job.attempt:
             self._preparing[job.id] = job.attempt

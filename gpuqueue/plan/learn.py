@@ -14,7 +14,6 @@ Pure: the same runs in the same order always teach the same.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections import deque
 from collections.abc import Hashable, Iterable
@@ -42,6 +41,7 @@ _PROOFS = 3
 """Runs that must have been foretold before an estimate is relied on."""
 
 _SPACES = re.compile(r"\s+")
+_FOLDERS = re.compile(r"[\\/]")
 _NUMBERS = re.compile(r"(?<![\w.])\d{4,}(?![\w.])")
 
 
@@ -64,7 +64,8 @@ def words_of(kind: JobKind, command: str, cwd: str) -> str | None:
     if kind is JobKind.CELL:
         return _digest(command)
     if kind is JobKind.NOTEBOOK:
-        return os.path.join(cwd, os.path.basename(command))
+        name = _FOLDERS.split(command)[-1]
+        return f"{cwd}/{name}"
     if kind is JobKind.KERNEL or (kind is JobKind.FUNCTION and "<lambda>" in command):
         return None
     return command
