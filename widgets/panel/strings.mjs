@@ -309,6 +309,23 @@ export const S = {
   /** @param {number} job @param {string} tag @param {string} size @param {number | null} index */
   onHost: (job, tag, size, index) =>
     `${size} of job ${job} ${tag} moved${index === null ? '' : ` from GPU ${index}`} to the host`,
+  /** @param {string} program */
+  pausedFor: program => `The GPUs are free for ${program || 'the person at the machine'}`,
+  /** @param {string} who */
+  paused: who => `This notebook's kernel is paused. ${who}.`,
+  /** @param {string} who @param {string} size */
+  pausedMoved: (who, size) =>
+    `${who}. ${size} of this notebook's GPU memory are on the host: cells that use the GPU wait until Resume.`,
+  /** @param {string} who @param {string[]} held */
+  pausedHolds: (who, held) =>
+    `${who}. This notebook still holds ${held.join(' and ')}; a cell that runs now is paused until Resume.`,
+  /** @param {string} reason */
+  pausedWaits: reason => `This notebook's kernel cannot go on yet: ${reason}.`,
+  /** @param {string | null} size @param {number | null} index */
+  held1: (size, index) => `${size ?? 'memory'}${index === null ? '' : ` of GPU ${index}`}`,
+  pausedRelease: 'Release',
+  pausedReleaseTip: 'Restart this notebook\'s kernel: its GPU memory is free, its variables are lost',
+  pausedReleaseAsk: 'Restart its kernel? Variables are lost',
   freeFull: 'Free GPUs',
   freeFullTip: 'Take the GPUs back: jobs save and go on later; those that cannot are frozen',
   freeSoft: 'Freeze',

@@ -134,7 +134,8 @@
       document.head.append(style);
       const { show } = await import(beside('panel/view.mjs'));
       const { Notifier, isFrom } = await import(beside('panel/notices.mjs'));
-      const { counts } = await import(beside('lab.mjs'));
+      const { Banners } = await import(beside('panel/paused.mjs'));
+      const { counts, placesOf } = await import(beside('lab.mjs'));
       const source = sourceOf(app);
       const home = {
         source,
@@ -190,6 +191,11 @@
         settings,
       });
       source.heard.add(notice => void notifier.heard(notice));
+      const banners = new Banners(source, placesOf(app, Widget, notebookIn));
+      source.heard.add(notice => banners.heard(notice));
+      for (const signal of ['currentChanged', 'layoutModified']) {
+        if (app.shell[signal]) app.shell[signal].connect(() => banners.moved());
+      }
       if (statusBar) {
         const item = new Widget();
         const shown = counts(item.node, source, open);
