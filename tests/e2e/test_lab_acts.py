@@ -72,7 +72,8 @@ def test_what_one_may_not_do_is_not_offered(show: Callable[..., Any]) -> None:
 
 def test_freeing_and_resuming(show: Callable[..., Any]) -> None:
     mode = {"name": "normal", "by": "", "soft": False, "since": None, "program": "", "holding": []}
-    page = show(status(mode=mode), answers={"/free": {"message": "2 jobs are asked to save"}})
+    answer = {"message": "line by line", "sentence": "2 jobs are asked to save"}
+    page = show(status(mode=mode), answers={"/free": answer})
     page.get_by_text("Free GPUs").click()
     page.get_by_role("status").filter(has_text="2 jobs are asked to save").wait_for()
     page.get_by_text("Freeze", exact=True).click()
@@ -80,16 +81,29 @@ def test_freeing_and_resuming(show: Callable[..., Any]) -> None:
     assert page.evaluate("posts") == [["/free", {"soft": False}], ["/free", {"soft": True}]]
     held = [
         {"job": 3, "tag": "train", "gpu": 1, "memory": 6 << 30},
-        {"job": 4, "tag": "eval", "gpu": 0, "memory": None},
+        {"job": 3, "tag": "train", "gpu": 0, "memory": None},
+        {"job": 4, "tag": "eval", "gpu": 0, "memory": None, "notebook": True},
         {"job": 5, "tag": "prep", "gpu": None, "memory": None},
     ]
+    moved = [{"job": 6, "tag": "host", "gpu": 0, "memory": 2 << 30}]
     freeing = {**mode, "name": "freeing", "by": "automatic", "program": "blender", "since": 0,
-               "holding": held}  # fmt: skip
+               "holding": held, "moved": moved}  # fmt: skip
     again(page, status(mode=freeing))
     told = text(page)
     assert "automatic for blender" in told
-    assert "job 3 train still holds 6G of GPU 1 · job 4 eval still holds memory of GPU 0" in told
-    assert "job 5 prep still holds memory" in told
+    rows = page.locator(".gq-freed li span").all_inner_texts()
+    assert rows == [
+        "job 3 train still holds 6G of GPU 1, memory of GPU 0",
+        "job 4 eval still holds memory of GPU 0",
+        "job 5 prep still holds memory",
+        "2G of job 6 host moved from GPU 0 to the host",
+    ]
+    released = page.locator(".gq-freed").get_by_role("button")
+    assert released.all_inner_texts() == ["Cancel", "Shut down", "Cancel"]
+    released.first.click()
+    released.first.click()
+    page.wait_for_function("posts.length === 3")
+    assert page.evaluate("posts.pop()")[0] == "/jobs/3/cancel"
     page.get_by_role("button", name="Resume").click()
     page.wait_for_function("posts.length === 3")
     assert page.evaluate("posts[2][0]") == "/resume"

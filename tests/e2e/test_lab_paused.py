@@ -1,4 +1,4 @@
-"""A notebook whose kernel free mode has to do with says so above its cells, in a real JupyterLab."""
+"""A notebook whose kernel free mode concerns says so above its cells, in a real JupyterLab."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conftest import until
 from lab_server import TOKEN, Server, jupyter, server
 from panel_browser import *  # noqa: F403
 from panel_browser import FILES, picture, site, watched
-from test_lab_notebooks import EXTENSION, kernel_of, notebook
+from test_lab_notebooks import EXTENSION, kernel_of, notebook, talk
 
 import gpuqueue
 from gpuqueue.client import LocalClient
@@ -67,14 +67,6 @@ def banner(page: Any) -> Any:
     return page.locator(".gq-paused")
 
 
-def run(page: Any, source: str) -> None:
-    """Put this into the first cell and run it."""
-    page.locator(".jp-Cell .cm-content").first.click()
-    page.keyboard.press("Control+A")
-    page.keyboard.insert_text(source)
-    page.keyboard.press("Control+Enter")
-
-
 def count(made: Server) -> int:
     text = (made.folder / "count").read_text() if (made.folder / "count").exists() else ""
     return int(text or 0)
@@ -95,11 +87,25 @@ def inside(page: Any) -> bool:
     )
 
 
+def dark(made: Server, page: Any) -> None:
+    """The page once more, in Jupyter's dark theme."""
+    asked = {"raw": '{"theme": "JupyterLab Dark"}'}
+    status, answer = made.ask(
+        "PUT", "lab/api/settings/@jupyterlab/apputils-extension:themes", asked
+    )
+    assert status == 204, answer
+    page.reload()
+    page.wait_for_selector("body[data-jp-theme-light=false]", state="attached")
+
+
 def test_a_busy_kernel_is_paused_until_resume_and_an_idle_one_may_be_started_again(
     made: Server, client: LocalClient, page: Any, procs: Path
 ) -> None:
     share = kernel_of(client, "a b.ipynb")
-    run(page, CELL)
+    (session,) = until(lambda: made.ask("GET", "api/sessions")[1], what="the page has a session")
+    number = session["kernel"]["id"]
+    kernel = talk(made, number)
+    kernel.execute(CELL)
     until(lambda: count(made) > 3, what="the cell runs")
     assert banner(page).count() == 0
 
@@ -122,25 +128,24 @@ def test_a_busy_kernel_is_paused_until_resume_and_an_idle_one_may_be_started_aga
     assert client.store.mode().normal
 
     # idle: it keeps what it has, and may be started again to let go of it
-    page.evaluate("document.body.click()")
-    kernel = client.job(share.id).process
-    _, sessions = made.ask("GET", "api/sessions")
-    number = sessions[0]["kernel"]["id"]
+    kernel.stop_channels()
+    process = client.job(share.id).process
     made.ask("POST", f"api/kernels/{number}/interrupt", {})
     until(lambda: made.ask("GET", f"api/kernels/{number}")[1]["execution_state"] == "idle")
-    assert kernel is not None
-    procs.write_text(f"{kernel.pid}:0:6144\n")
+    assert process is not None
+    procs.write_text(f"{process.pid}:0:6144\n")
     until(lambda: (client.machine().used or {}).get(share.id), what="it holds some memory")
     gpuqueue.free()
     banner(page).get_by_text("This notebook still holds 6G of GPU 0").wait_for()
-    page.emulate_media(color_scheme="dark")
-    if name == "lab":
-        page.evaluate("document.body.dataset.jpThemeLight = 'false'")
-    picture(page, f"holds-{name}")
+    picture(page, f"holds-{name}-light")
+    dark(made, page)
+    banner(page).get_by_text("This notebook still holds 6G of GPU 0").wait_for()
+    assert inside(page)
+    picture(page, f"holds-{name}-dark")
     banner(page).get_by_role("button", name="Release").click()
-    assert client.job(share.id).process == kernel
+    assert client.job(share.id).process == process
     banner(page).get_by_role("button", name="Restart its kernel? Variables are lost").click()
-    until(lambda: client.job(share.id).process not in (None, kernel), what="it is started again")
+    until(lambda: client.job(share.id).process not in (None, process), what="it is started again")
     procs.write_text("")
     assert client.job(share.id).state is JobState.RUNNING
     gpuqueue.resume()
@@ -156,7 +161,10 @@ def test_what_a_notebook_is_told(browser: Any) -> None:
           const job = (state, reason = '') => ({id: 1, state, reason});
           const mode = more => ({mode: {name: 'free', by: 'person', program: '', holding: [],
             moved: [], ...more}});
-          const say = (one, status) => { const t = toldOf(one, status); return t && [t.kind, t.words]; };
+          const say = (...about) => {
+            const told = toldOf(...about);
+            return told && [told.kind, told.words];
+          };
           return {
             quiet: say(job('running'), mode({name: 'normal'})),
             none: say(job('running'), {}),

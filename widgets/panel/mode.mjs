@@ -2,7 +2,8 @@
 
 import { act, may } from './actions.mjs';
 import { attr, button, h, put, show } from './dom.mjs';
-import { bytes, clock } from './format.mjs';
+import { clock } from './format.mjs';
+import { Freed } from './freed.mjs';
 import { jobsRunning } from './rows.mjs';
 import { S } from './strings.mjs';
 
@@ -19,12 +20,12 @@ export class ModeBar {
     this.soft = button('plain', S.freeSoftTip, () => void this.ask('/free', { soft: true }), S.freeSoft);
     this.resume = button('primary', S.resumeTip, () => void this.ask('/resume', {}), S.resume);
     this.submit = button('plain', S.submit, submit, S.submitShort);
-    this.holding = h('p', 'line', {});
+    this.freed = new Freed(context);
     this.counts = h('span', 'dim num', {});
     this.root = h(
       'div', 'mode', {},
       h('div', 'head', {}, context.home.titled ? h('h1', '', {}, S.title) : null, this.name, this.counts, h('span', 'grow', {}), this.free, this.soft, this.resume, this.submit),
-      this.words, this.holding,
+      this.words, this.freed.root,
     );
   }
 
@@ -37,7 +38,7 @@ export class ModeBar {
     for (const one of buttons) one.disabled = true;
     const answer = await act(this.context, path, body, S.notDone);
     for (const one of buttons) one.disabled = false;
-    if (answer && answer.message) this.context.say(answer.message);
+    if (answer && answer.message) this.context.say(answer.sentence || answer.message);
   }
 
   /** @param {import('./types.mjs').Status} status */
@@ -51,9 +52,9 @@ export class ModeBar {
     show(this.free, allowed && normal);
     show(this.soft, allowed && normal);
     show(this.resume, allowed && !normal);
+    this.freed.update(mode);
     if (!mode) {
       put(this.words, '');
-      put(this.holding, '');
       return;
     }
     put(this.name, S.mode(mode.name));
@@ -67,13 +68,5 @@ export class ModeBar {
       words.push(by.filter(Boolean).join(' '));
     }
     put(this.words, words.join(' · '));
-    const holding = (mode.holding || []).slice(0, 5);
-    const moved = (mode.moved || []).filter(one => one.memory > 0).slice(0, 5);
-    put(this.holding, [
-      ...holding.map(one => S.holding(
-        one.job, one.tag, one.memory === null ? null : bytes(one.memory), one.gpu,
-      )),
-      ...moved.map(one => S.onHost(one.job, one.tag, bytes(one.memory), one.gpu)),
-    ].join(' · '));
   }
 }

@@ -322,7 +322,7 @@ export const S = {
   /** @param {string} reason */
   pausedWaits: reason => `This notebook's kernel cannot go on yet: ${reason}.`,
   /** @param {string | null} size @param {number | null} index */
-  held1: (size, index) => `${size ?? 'memory'}${index === null ? '' : ` of GPU ${index}`}`,
+  heldPart: (size, index) => `${size ?? 'memory'}${index === null ? '' : ` of GPU ${index}`}`,
   pausedRelease: 'Release',
   pausedReleaseTip: 'Restart this notebook\'s kernel: its GPU memory is free, its variables are lost',
   pausedReleaseAsk: 'Restart its kernel? Variables are lost',
