@@ -102,7 +102,7 @@ def _held(told: Mapping[str, Any]) -> list[str]:
         what = " and ".join(map(_size, parts))
         if parts[0]["notebook"]:
             who = f"notebook {parts[0]['tag']} (job {job})"
-            way = f"`%gpu release` in it lets go of that, `jupyter gpuqueue cancel {job}` ends it"
+            way = f"its restart lets go of that, `jupyter gpuqueue cancel {job}` ends it"
         else:
             who = f"job {job} ({parts[0]['tag']})"
             way = f"`jupyter gpuqueue cancel {job}` releases it"
@@ -123,17 +123,11 @@ _DOES = {
     "evict": ("saves and steps aside", "save and step aside"),
     "restart": ("is stopped and starts again later", "are stopped and start again later"),
     "freeze": ("is frozen where it is", "are frozen where they are"),
-    "idle": (
-        "is idle and keeps its GPU memory until %gpu release in it, or its kernel is shut down",
-        "are idle and keep their GPU memory until %gpu release in them, or their kernels are shut "
-        "down",
-    ),
+    "idle": ("is idle and lets go of what it can", "are idle and let go of what they can"),
     "continue": ("goes on", "go on"),
     "back": ("gets its GPU memory back", "get their GPU memory back"),
     "start": ("starts again in its turn", "start again in their turn"),
 }
-_IDLE = ("is idle", "are idle")
-"""The same in short: a row says what such a kernel keeps."""
 _OF_NOTEBOOKS = frozenset({"idle", "back"})
 
 
@@ -144,8 +138,7 @@ def sentence(mode: Mode, jobs: Sequence[Mapping[str, Any]]) -> str:
         count = sum(job["does"] == does for job in jobs)
         noun = "notebook" if does in _OF_NOTEBOOKS else "job"
         if count:
-            what = _IDLE if does == "idle" else (one, many)
-            parts.append(f"1 {noun} {what[0]}" if count == 1 else f"{count} {noun}s {what[1]}")
+            parts.append(f"1 {noun} {one}" if count == 1 else f"{count} {noun}s {many}")
     return _headed(mode, ", ".join(parts))
 
 
@@ -173,7 +166,7 @@ def rows(told: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> list[dic
                 "tag": named[job]["tag"] if job in named else parts[0]["tag"],
                 "notebook": notebook,
                 "does": does,
-                "words": (_IDLE if does == "idle" else _DOES.get(does, ("",)))[0],
+                "words": _DOES.get(does, ("",))[0],
                 "holds": " and ".join(map(_size, holding.get(job, ()))),
                 "moved": out and f"{out} on the host",
                 "release": f"jupyter gpuqueue cancel {job}" if job in holding else "",

@@ -61,7 +61,11 @@ def test_its_memory_is_moved_and_comes_back_and_it_is_never_stopped(client, stub
     assert answer.mode["holding"] == []
     assert [(one["job"], one["notebook"]) for one in answer.mode["moved"]] == [(made.job, True)]
     (row,) = answer.rows
-    assert (row["notebook"], row["words"], row["holds"]) == (True, "is idle", "")
+    assert (row["notebook"], row["words"], row["holds"]) == (
+        True,
+        "is idle and lets go of what it can",
+        "",
+    )
     assert row["moved"] == "6G of GPU 0 on the host"
 
     answer = resume()
