@@ -253,7 +253,7 @@ class Freer:
             if how is Return.BACK and job.state is JobState.FROZEN:
                 (self._continue if self._stays(job) else self._leave)(turn, job)
             elif how is Return.BACK and job.state is JobState.RUNNING and job.reason:
-                turn.move(job, "moved", reason="")  # an idle kernel, which was never stopped
+                turn.move(job, "unparked", reason="")  # an idle kernel, which was never stopped
             elif how is Return.LOST and self._may_start_again(job):
                 if job.asked == BROKEN:
                     continue
@@ -263,7 +263,7 @@ class Freer:
             elif words and words != job.reason and job.state is JobState.FROZEN:
                 turn.move(job, "frozen", reason=words)
             elif words and words != job.reason and job.state is JobState.RUNNING:
-                turn.move(job, "moved", reason=words)
+                turn.move(job, "parked", reason=words)
 
     def _may_start_again(self, job: Job) -> bool:
         request = job.request

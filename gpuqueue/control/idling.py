@@ -56,5 +56,5 @@ class Idlers:
             return True
         self._settled.add(key)
         if self._parking.is_out(job):
-            turn.move(job, "moved", reason=words.removeprefix("; "))
+            turn.move(job, "parked", reason=words.removeprefix("; "))
         return False
