@@ -39,7 +39,7 @@ export function toldOf(job, status) {
   const moved = (mode.moved || []).filter(one => one.job === job.id && one.memory > 0);
   const out = moved.reduce((sum, one) => sum + one.memory, 0);
   if (out) return { kind: 'moved', words: S.pausedMoved(who, bytes(out)), release: false };
-  const held = mode.holding.filter(one => one.job === job.id).map(one => S.heldPart(
+  const held = mode.holding.filter(one => one.job === job.id).map(one => S.holdingOf(
     one.memory === null ? null : bytes(one.memory), one.gpu,
   ));
   return held.length ? { kind: 'holds', words: S.pausedHolds(who, held), release: true } : null;
