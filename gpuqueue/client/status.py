@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuqueue.client.freeing import mode_line, mode_told, parked_of
+from gpuqueue.client.freed import mode_line, mode_told, parked_of
 from gpuqueue.client.local import LocalClient
 from gpuqueue.client.progress import latest_note, note_in_words, slow_save
 from gpuqueue.control.crowding import FACT as CROWDED_FACT

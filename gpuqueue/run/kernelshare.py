@@ -13,6 +13,7 @@ for a job, and then speaks through the files of that job's attempt:
                  the controller as a cell begins
 ``restarting``   by the owner: the kernel has gone, and is about to start again
 ``released``     by the owner: nobody needs the share any more
+``tidy``         doorbell of the kernel: it is to empty the caches of its libraries
 ===============  ==============================================================================
 
 The kernel is told by one variable, ``GPUQUEUE_SHARE``: which share it has, and how its environment
@@ -33,6 +34,7 @@ from gpuqueue.model import ProcessId
 from gpuqueue.run.files import LOG, hold, is_held, read_json, write_json
 from gpuqueue.run.inherit import unheld
 from gpuqueue.run.process import alive, is_elsewhere
+from gpuqueue.run.wake import ring
 
 if sys.platform != "win32":
     import fcntl
@@ -40,8 +42,10 @@ if sys.platform != "win32":
 __all__ = [
     "BUSY",
     "SHARE",
+    "TIDY",
     "Busy",
     "activity",
+    "ask_to_tidy",
     "has_grant",
     "has_let_go",
     "is_busy",
@@ -69,6 +73,7 @@ __all__ = [
 SHARE = "GPUQUEUE_SHARE"
 """The variable by which a process knows its share; what it starts inherits it."""
 BUSY = "busy"
+TIDY = "tidy"
 _LENDS = "lends"
 _GRANT = "grant.json"
 _KERNEL = "kernel.json"
@@ -276,6 +281,11 @@ def is_coming_up(folder: str | os.PathLike[str], started: float | None, patience
     except OSError:
         return False
     return started is not None and named > started and 0 <= time.time() - named < patience
+
+
+def ask_to_tidy(folder: str | os.PathLike[str]) -> bool:
+    """Have a kernel empty the caches of its libraries as soon as no cell runs; whether it hears."""
+    return ring(os.path.join(folder, TIDY), "caches")
 
 
 # -- the environment -------------------------------------------------------------------------------
