@@ -103,10 +103,7 @@ def usage(asked: Asked) -> Question:
     def ask(client: LocalClient) -> dict[str, Any]:
         from gpuqueue.client.books import usage
 
-        found = usage(client, since, by)
-        return {
-            "by": found.by, "since": found.since, "until": found.until, "rows": list(found)
-        }  # fmt: skip
+        return usage(client, since, by).to_dict()
 
     return ask
 

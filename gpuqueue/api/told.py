@@ -235,13 +235,15 @@ def progress_told(
 ) -> dict[str, Any]:
     """What a job has noted of its progress; of many notes the first, the last, and some between."""
     from gpuqueue.client.progress import notes, thinned
+    from gpuqueue.client.throughput import rates_of
 
-    _, number, path, ended = _attempt_file(client, job_id, attempt, PROGRESS)
+    job, number, path, ended = _attempt_file(client, job_id, attempt, PROGRESS)
     found = notes(path)
     return {
         "attempt": number,
         "count": len(found),
         "points": thinned(found, points),
+        "rates": [rate.to_dict() for rate in rates_of(client, job, found)],
         "ended": ended,
     }
 
