@@ -272,7 +272,7 @@ def show_text(view: Mapping[str, Any], now: float) -> str:
         rows.append(("waiting", f"position {wait['position']}{when}: {wait['sentence']}"))
         if wait["hint"]:
             rows.append(("hint", wait["hint"]))
-    rows += _memory_rows(view)
+    rows += _learned_rows(view)
     if view["placement"]:
         names = {gpu["uuid"]: f"GPU {gpu['index']} ({gpu['name']})" for gpu in view["gpus"]}
         grants = [_grant_text(grant, names) for grant in view["placement"]["grants"]]
@@ -294,13 +294,18 @@ def show_text(view: Mapping[str, Any], now: float) -> str:
     return "\n".join(lines)
 
 
-def _memory_rows(view: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _learned_rows(view: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = []
     if view["peak"] is not None:
         over = f", {format_bytes(view['excess'])} over its --mem" if view["excess"] else ""
         rows.append(("GPU memory", f"at most {format_bytes(view['peak'])} on one GPU{over}"))
+    # a notebook's command is its file, a cell's its code
+    what = {"cell": "code", "notebook": "notebook"}.get(view["kind"], "command")
+    if view["learned"] is not None:
+        learned = f"{format_duration(view['learned'])}, by earlier runs of this {what}"
+        rows.append(("may take", learned))
     if view["learned_memory"] is not None and not view["lacked"]:
-        learned = f"{format_bytes(view['learned_memory'])}, by earlier runs of this command"
+        learned = f"{format_bytes(view['learned_memory'])}, by earlier runs of this {what}"
         rows.append(("may need", learned))
     if view["lacked"]:
         rows.append(("ran out of", f"{format_bytes(view['lacked'])}; ran once more with all"))

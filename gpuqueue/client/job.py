@@ -416,7 +416,8 @@ def describe(record: Record, client: LocalClient) -> str:
         if wait.expected is not None and wait.expected > time.time():
             at = time.strftime("%H:%M", time.localtime(wait.expected))
             when = f", expected to start in {format_duration(wait.expected - time.time())} ({at})"
-        return f"queued, position {wait.position}{when}; {wait.sentence}"
+        hint = f"; {wait.hint}" if wait.hint else ""
+        return f"queued, position {wait.position}{when}; {wait.sentence}{hint}"
     where = ""
     if record.placement is not None and record.placement.grants:
         index = {gpu.uuid: gpu.index for gpu in client.machine().gpus}

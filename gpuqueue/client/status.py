@@ -16,7 +16,7 @@ from gpuqueue.control.crowding import FACT as CROWDED_FACT
 from gpuqueue.control.crowding import sentences
 from gpuqueue.control.devicememory import astray
 from gpuqueue.control.machine import Machine, managed_gpus, policy_of
-from gpuqueue.model import ACTIVE, TERMINAL, Gpu, Job, JobState, Mode
+from gpuqueue.model import ACTIVE, Gpu, Job, JobState, Mode
 from gpuqueue.plan import Wait
 from gpuqueue.run.parked import Parked
 from gpuqueue.store import job_to_dict, plain
@@ -157,7 +157,7 @@ def status_of(client: LocalClient, *, recent: int = 5) -> Status:
         shared_gpu=policy.shared_gpu,
         running=tuple(job for job in live if job.state in ACTIVE),
         waiting=tuple(waiting),
-        recent=_ended(client, recent),
+        recent=tuple(client.store.jobs(ended=True, limit=recent)),
         waits=plan.waits if waiting else {},
         settings=settings.as_dict(),
         warning=_warnings(client),
@@ -176,17 +176,6 @@ def _progress(client: LocalClient, live: Sequence[Job]) -> dict[int, str]:
             if words := "; ".join(filter(None, [far, slow_save(client, job, client.settings)])):
                 found[job.id] = words
     return found
-
-
-_LOOKED_AT = 200
-"""Of how many jobs, by their numbers, those that ended last are found."""
-
-
-def _ended(client: LocalClient, count: int) -> tuple[Job, ...]:
-    """The jobs that ended last, the latest first: one that ran for long has a low number."""
-    found = client.store.jobs(states=sorted(TERMINAL), limit=max(count, _LOOKED_AT) if count else 0)
-    found.sort(key=lambda job: (job.ended or 0.0, job.id), reverse=True)
-    return tuple(found[:count])
 
 
 _FULL = 64 << 20

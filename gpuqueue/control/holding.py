@@ -167,11 +167,7 @@ class Holder:
     @property
     def preload(self) -> str:
         """The library of a memory cap that holds here, for processes there before their job."""
-        ladder = self._ladder
-        for mechanism in ladder.picked() if ladder else ():
-            if library := getattr(mechanism, "library", None):
-                return str(library)
-        return ""
+        return _library_of(self._ladder) if self._ladder else ""
 
     # -- starting ----------------------------------------------------------------------------
 
@@ -193,9 +189,9 @@ class Holder:
         """Whether the trials have only just begun."""
         return time.monotonic() - self._since < _MOMENT
 
-    def first(self, job: Job) -> Hold | None:
-        """How far a job is held as far as that is known before anything is asked."""
-        if not _has_part(job.placement):
+    def first(self, placement: Placement) -> Hold | None:
+        """How far a job there is held as far as that is known before anything is asked."""
+        if not _has_part(placement):
             return None
         return Hold(missing={"all": _TRYING if self._ladder else _NOTHING})
 
@@ -236,7 +232,7 @@ class Holder:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             made = environment(
                 placement, folder, ladder=ladder, totals=_totals(gpus), base=told.get("env") or {},
-                versions=versions_in(told.get("program") or ""),
+                versions=versions_in(told.get("program") or ""), there=bool(told.get("attached")),
             )  # fmt: skip
             if ladder is self._ladder:  # a start may have tried again what did not work
                 self._tell(ladder)
@@ -390,16 +386,22 @@ def _totals(gpus: Sequence[Gpu]) -> dict[str, int | None]:
 
 
 def _fact_of(ladder: Ladder | None) -> dict[str, Any]:
-    """What can be had here, in words."""
+    """What can be had here, in words, and the library for processes there before their share."""
     if ladder is None:
         words: Mapping[Subject, Standing] = dict.fromkeys(Subject, Standing.ADMITTED_ONLY)
         reasons: Mapping[Subject, str] = dict.fromkeys(Subject, _sentence(_NOTHING))
         return {"standings": _plain(words), "reasons": _plain(reasons)}
-    words, reasons = ladder.promises(), ladder.reasons()
+    words, reasons, library = ladder.promises(), ladder.reasons(), _library_of(ladder)
     if trying := ladder.trying:
         capped = [str(name) for name, word in words.items() if word is Standing.CAPPED]
-        return {"trying": list(trying), "capped": capped}
-    return {"standings": _plain(words), "reasons": _plain(reasons)}
+        return {"trying": list(trying), "capped": capped, "library": library}
+    return {"standings": _plain(words), "reasons": _plain(reasons), "library": library}
+
+
+def _library_of(ladder: Ladder) -> str:
+    """The library of a memory cap that holds here; empty where there is none."""
+    libraries = (getattr(mechanism, "library", None) for mechanism in ladder.picked())
+    return next((str(library) for library in libraries if library), "")
 
 
 def _plain(values: Mapping[Subject, str]) -> dict[str, str]:

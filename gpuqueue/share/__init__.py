@@ -104,6 +104,7 @@ def environment(
     totals: Mapping[str, int | None],
     base: Mapping[str, str],
     versions: Mapping[str, str] | None = None,
+    there: bool = False,
 ) -> Outcome:
     """What a job that is placed starts with, over its own environment, and how far that holds it.
 
@@ -126,8 +127,10 @@ def environment(
         ledger along; it is let go of here.
     versions
         Versions of frameworks in the job's own Python, where known.
+    there
+        Its process is there already, and takes on what it is told before CUDA begins in it.
     """
-    bound = bound_of(placement, job_dir, totals=totals, base=base, versions=versions)
+    bound = bound_of(placement, job_dir, totals=totals, base=base, versions=versions, there=there)
     outcome = ladder.start(bound)
     if LEDGER in base and LEDGER not in outcome.environment:
         outcome = replace(outcome, environment={LEDGER: "", **outcome.environment})

@@ -34,6 +34,7 @@ class MemoryCap:
     subject = Subject.MEMORY
     standing = Standing.CAPPED
     reports = True
+    at_start = True
     scope = "all processes of a job together"
     changes = Effect.NOW
     bypass = "a process without the job's LD_PRELOAD, and a statically linked program"

@@ -91,6 +91,7 @@ class CuMask:
     subject = Subject.COMPUTE
     standing = Standing.ADVISED
     reports = False
+    at_start = False
     scope = "each process of a job"
     changes = Effect.NEXT_START
     bypass = "a process without the job's HSA_CU_MASK"

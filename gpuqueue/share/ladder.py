@@ -13,12 +13,14 @@ from gpuqueue.errors import GpuqueueError
 from gpuqueue.model import ProcessId
 from gpuqueue.share.mechanism import Bound, Effect, Mechanism, Probe, Standing, Subject
 
-__all__ = ["Ladder", "Outcome"]
+__all__ = ["THERE", "Ladder", "Outcome"]
 
 log = logging.getLogger("gpuqueue")
 
 _RETRY, _LONGEST = 300.0, 3600.0
 """Seconds until what did not work is tried again: at first, and at most."""
+THERE = "its process was there before its share"
+"""Why a kernel that attaches is not held by what is read as a process starts."""
 
 _UNTRIED = Probe(usable=False, reason="It is still being tried here.")
 
@@ -254,6 +256,9 @@ class Ladder:
         by: list[Mechanism] = []
         missing = dict(self.missing())
         for mechanism in self.picked():
+            if bound.there and mechanism.at_start:
+                missing[mechanism.name] = THERE
+                continue
             try:
                 made = mechanism.environment(bound)
             except GpuqueueError as error:

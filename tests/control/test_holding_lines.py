@@ -141,7 +141,7 @@ def test_what_was_tried_is_used_while_another_trial_goes_on(
 ) -> None:
     _, slow = two
     fact = until(lambda: (client.store.fact(FACT) or {}).get("capped") and client.store.fact(FACT))
-    assert fact == {"trying": ["slow"], "capped": ["memory"]}
+    assert fact == {"trying": ["slow"], "capped": ["memory"], "library": ""}
     job = gpuqueue.submit(["true"], share=0.25, mem="1G")
     assert job.wait(60) == 0
     assert job.hold == Hold(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ import pytest
 from conftest import until
 from share_cards import HERE, MIB, ONE, TWO, Job, compile_c, drivers, job, library, needs_compiler
 
+from gpuqueue.run.door import LATE, Changes, Door
 from gpuqueue.share import memcap
 from gpuqueue.share.memcap import ledger as ledgers
 from gpuqueue.share.memcap.building import FLAGS, SOURCES, build_into
@@ -145,6 +147,13 @@ def test_the_whole_library_under_a_sanitizer(job: Job, drivers: Path, kind: str)
         done = subprocess.run([program], env=environment, capture_output=True, text=True)
         assert (done.returncode, done.stderr, done.stdout) == (0, "", "0 left\n")
         assert job.used == 0
+    # the same, where the ledger comes with the answer to its first call
+    answer: Changes = {LATE: None, memcap.LEDGER: environment.pop(memcap.LEDGER)}
+    with contextlib.closing(Door(lambda _: answer, 20)) as door:
+        environment[LATE] = door.name
+        done = subprocess.run([program], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "0 left\n")
+    assert job.usage.peak > 0
 
 
 def test_more_processes_than_there_are_slots(tmp_path: Path, race: Path):

@@ -112,6 +112,9 @@ uint64_t gq_array_bytes(size_t width, size_t height, size_t depth, int format, u
 /* hip.c: the replacement of a function of HIP's that a look-up has found, or just that. */
 void *gq_hip_exchange(const char *name, void *found);
 
+/* late.c: whether this process has yet to get its share. */
+int gq_is_late(void);
+
 /* hooks.c */
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream);
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream);
@@ -119,6 +122,7 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream);
 /* Functions that are replaced: name asked for, name in the library, from CUDA version, per-thread
  * default stream (0 no, 1 yes, 2 either). The first column is what cuGetProcAddress is asked. */
 #define GQ_HOOKS(X)                                                        \
+    X(cuInit, cuInit, 2000, 2)                                             \
     X(cuMemAlloc, cuMemAlloc_v2, 3020, 2)                                  \
     X(cuMemAllocPitch, cuMemAllocPitch_v2, 3020, 2)                        \
     X(cuMemFree, cuMemFree_v2, 3020, 2)                                    \
