@@ -54,8 +54,13 @@ from gpuqueue.run.making import (
     make_view,
     make_weakref,
 )
-from gpuqueue.run.ownways import forwards, has_own_way_to_begin, is_bunch, is_filled_plainly
-from gpuqueue.run.parametrized import is_parametrized, reduce_parametrized
+from gpuqueue.run.ownways import (
+    forwards,
+    has_own_way_to_begin,
+    is_bunch,
+    is_filled_plainly,
+    reduce_made_anew,
+)
 from gpuqueue.run.tensors import Tensors
 
 # files of earlier releases name the functions of ``making.py`` as this module's
@@ -174,8 +179,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def _by_kind(self, kind: type, obj: Any) -> Any:
         """How an object is made again whose class has a base of which we know more."""
-        if is_parametrized(kind):
-            return reduce_parametrized(obj)
+        if reduced := reduce_made_anew(obj):
+            return reduced
         if forwards(kind):
             return _new_object, (kind,), dict(vars(obj)), None, None, fill_plainly
         if is_bunch(kind):  # its own way leaves out its attributes
