@@ -84,6 +84,12 @@ get_ipython().display_formatter.formatters["text/plain"].for_type(Celsius, lambd
 # %%
 Celsius(21)
 # %%
+html = get_ipython().display_formatter.formatters["text/html"]
+# %%
+html.for_type(Celsius, lambda one: f"<i>{one.degrees}</i>"); Celsius(22)
+# %%
+html is get_ipython().display_formatter.formatters["text/html"], Celsius(23)
+# %%
 import sympy
 sympy.init_printing(use_latex="mathjax", use_unicode=True)
 # %%
