@@ -61,6 +61,7 @@ from gpuqueue.run.ownways import (
     is_filled_plainly,
     reduce_made_anew,
 )
+from gpuqueue.run.setorder import orders_of
 from gpuqueue.run.tensors import Tensors
 
 # files of earlier releases name the functions of ``making.py`` as this module's
@@ -371,6 +372,10 @@ class Sender:
     def forget(self) -> None:
         """Begin anew: nothing has been sent yet."""
         self._pickler.clear_memo()
+
+    def orders(self) -> dict[int, list[int]]:
+        """Of the sets that have been sent, see ``setorder.py``."""
+        return orders_of(self._pickler.memo.copy())
 
     def numbered(self) -> Mapping[int, Any]:
         """What has been sent, by the number under which the receiver has it. Ends the sending."""

@@ -95,6 +95,26 @@ sympy.init_printing(use_latex="mathjax", use_unicode=True)
 # %%
 sympy.sqrt(sympy.Symbol("x") ** 2 + 1) / 3
 # %%
+class Up(tqdm):
+    def to(self, n): return self.update(n - self.n)
+with Up(total=3, disable=True) as bar: bar.to(2)
+# %%
+isinstance(bar, Up), bar.total
+# %%
+pair = {7, 15}; some = {30, 10, 20, 62}; many = {i ** 3 for i in range(40)}; nested = [pair, {"k": many}]
+print(pair, some, many)
+# %%
+print(pair, some, many); pair.add(23); some.discard(10); many.add(5)
+# %%
+print(pair, many, nested[0] is pair, nested[1]["k"] is many)
+# %%
+  indented = 1
+  other = 2
+# %%
+indented, other
+# %%
+print("x"
+# %%
 echo automagic
 # %%
 pwd
