@@ -108,6 +108,14 @@ print(pair, some, many); pair.add(23); some.discard(10); many.add(5)
 # %%
 print(pair, many, nested[0] is pair, nested[1]["k"] is many)
 # %%
+open("noisy.py", "w").write("print('loaded')\nvalue = 1\ndef get(): return value\n");
+# %%
+import noisy
+# %%
+noisy.get()
+# %%
+import noisy as again; from noisy import get; get is again.get
+# %%
   indented = 1
   other = 2
 # %%
