@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import getpass
-import itertools
 import json
 import os
-import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpuqueue.client.payload import Payload
 from gpuqueue.client.request import Options, check_kind
+from gpuqueue.client.staging import place, staged
 from gpuqueue.client.watch import Watch
+from gpuqueue.client.whose import origin_here, shown, shown_origin, user
+from gpuqueue.control.evicting import saving
 from gpuqueue.control.lead import ensure_lead, lead_of
 from gpuqueue.control.machine import (
     Machine,
@@ -29,29 +26,19 @@ from gpuqueue.control.machine import (
     snapshot_of,
     usage_of,
 )
-from gpuqueue.errors import DoesNotFit, GpuqueueError, NoSpace, NotAllowedNow
+from gpuqueue.errors import DoesNotFit, GpuqueueError, NotAllowedNow
 from gpuqueue.model import TERMINAL, Intent, IntentKind, Job, JobKind, JobState, Origin
 from gpuqueue.paths import Home, find_home
 from gpuqueue.plan import Plan, Wait, never_fits, plan, refusal
-from gpuqueue.run.files import LOG, SPEC, read_json, sync_folder
+from gpuqueue.run.files import LOG, SPEC, read_json
 from gpuqueue.settings import SettingsFile, may_autostart
 from gpuqueue.store import RESCUE, Draft, Store
 
-__all__ = ["LocalClient", "default_client", "origin_here"]
+__all__ = ["LocalClient", "default_client"]
 
 _APPLY = 2.0
 _SAME = 2.0
 _DAY = 86_400.0
-
-
-def origin_here() -> Origin:
-    """Where this process submits from."""
-    if path := os.environ.get("JPY_SESSION_NAME"):
-        return Origin("notebook", path, f"kernel-{os.getpid()}")
-    if "ipykernel" in sys.modules:
-        return Origin("notebook", "", f"kernel-{os.getpid()}")
-    script = getattr(sys.modules.get("__main__"), "__file__", "") or ""
-    return Origin("python", os.path.abspath(script) if script else "", f"pid-{os.getpid()}")
 
 
 class LocalClient:
@@ -63,7 +50,6 @@ class LocalClient:
         self.home = home or find_home()
         self.store = Store(self.home.database, on_wait=on_wait)
         self._settings = SettingsFile(self.home.config)
-        self._numbers = itertools.count()
         self._looking = threading.Lock()
         self._look: tuple[tuple[int, int], float, Sequence[Job], Plan] | None = None
         self.home.jobs.mkdir(mode=0o700, exist_ok=True)
@@ -115,17 +101,17 @@ class LocalClient:
         for payload, options in work:
             check_kind(options.request, payload.kind)
             self.check_fit(options, machine, payload.kind)
-        where = _shown_origin(origin or origin_here())
-        who = _shown(owner or _user())
+        where = shown_origin(origin or origin_here())
+        who = shown(owner or user())
         specs = [json.dumps(payload.spec()) for payload, _ in work]
         drafts = [
             Draft(
                 kind=payload.kind,
                 request=options.request,
-                tag=_shown(options.tag or payload.tag),
+                tag=shown(options.tag or payload.tag),
                 owner=who,
-                command=_shown(payload.command),
-                cwd=_shown(payload.cwd),
+                command=shown(payload.command),
+                cwd=shown(payload.cwd),
                 origin=where,
                 spec=spec,
                 key=options.key,
@@ -134,11 +120,11 @@ class LocalClient:
             )
             for (payload, options), spec in zip(work, specs, strict=True)
         ]
-        with self._staged([payload for payload, _ in work], specs) as staged:
+        with staged(self.home, [payload for payload, _ in work], specs) as folders:
             refused = heard = False
             try:
                 jobs = self.store.submit(
-                    drafts, lambda i, number: self._place(staged[i], number), flush=flush
+                    drafts, lambda i, number: place(self.home, folders[i], number), flush=flush
                 )
             except GpuqueueError:
                 refused = True
@@ -187,62 +173,15 @@ class LocalClient:
             now = time.time()
             usage = usage_of(self.store, settings, machine, now)
             mode = self.store.mode()
-            decision = plan(snapshot_of(jobs, parents, machine, settings, usage, mode=mode), now)
+            saves = saving(self.home, jobs)
+            found = snapshot_of(jobs, parents, machine, settings, usage, mode=mode, saves=saves)
+            decision = plan(found, now)
             if all(start.job != trial.id for start in decision.starts):
                 if kind is JobKind.KERNEL:
                     raise DoesNotFit("wait", refusal(decision, trial))
                 wait = decision.waits.get(trial.id)
                 why = wait.sentence if wait else "the machine is busy"
                 raise DoesNotFit("wait", f"cannot start now: {why}")
-
-    @contextlib.contextmanager
-    def _staged(
-        self, payloads: Sequence[Payload], specs: Sequence[str]
-    ) -> Iterator[list[Path | None]]:
-        """Write the job directories under names of their own, before any lock is taken.
-
-        A payload without files needs none: its spec goes into the store.
-        """
-        folders: list[Path | None] = []
-        try:
-            for payload, spec in zip(payloads, specs, strict=True):
-                if not payload.files:
-                    folders.append(None)
-                    continue
-                name = f".new-{os.getpid()}-{threading.get_ident()}-{next(self._numbers)}"
-                folder = self.home.jobs / name
-                folder.mkdir(mode=0o700)
-                folders.append(folder)
-                for file_name, content in payload.files.items():
-                    _write(
-                        folder / file_name, content, flush=payload.flush or _size(content) < _SOON
-                    )
-                _store_large(folder, payload)
-                _write(folder / SPEC, spec.encode(), flush=False)
-                sync_folder(str(folder))
-            yield folders
-            if any(folders):
-                sync_folder(str(self.home.jobs))
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT) and not isinstance(error, NoSpace):
-                raise NoSpace(
-                    errno.ENOSPC,
-                    f"no space left on the disk of {self.home.root}; nothing was queued. Free "
-                    "some space and submit again, or set GPUQUEUE_HOME to another disk.",
-                ) from error
-            raise
-        finally:
-            for folder in filter(None, folders):
-                if folder.exists():
-                    shutil.rmtree(folder, ignore_errors=True)
-
-    def _place(self, staged: Path | None, job_id: int) -> None:
-        target = self.home.job(job_id)
-        if os.path.lexists(target):
-            # left by a submit that was cut off, or by a database that is gone: not ours to delete
-            target.rename(target.with_name(f"{target.name}.left-{time.time_ns()}"))
-        if staged is not None:
-            staged.rename(target)
 
     def wake(self, line: str) -> bool:
         """Ring the controller, or start one if the settings allow it; whether one heard it."""
@@ -270,7 +209,9 @@ class LocalClient:
         now, machine, settings = time.time(), self.machine(), self.settings
         usage = usage_of(self.store, settings, machine, now)
         mode = self.store.mode()
-        return plan(snapshot_of(live, parents, machine, settings, usage, mode=mode), now)
+        saves = saving(self.home, live)
+        found = snapshot_of(live, parents, machine, settings, usage, mode=mode, saves=saves)
+        return plan(found, now)
 
     def looked(self) -> tuple[Sequence[Job], Plan]:
         """The jobs that have not ended and the plan, for whoever only shows them.
@@ -391,63 +332,8 @@ class LocalClient:
         self.store.close()
 
 
-_SOON = 64 << 20
-"""Bytes from which on a payload may be flushed later, if it asks for that."""
-
-
-def _size(content: bytes | Sequence[Any]) -> int:
-    pieces = [content] if isinstance(content, bytes) else list[Any](content)
-    return sum(memoryview(piece).nbytes for piece in pieces)
-
-
-def _write(path: Path, content: bytes | Sequence[Any], *, flush: bool) -> None:
-    handle = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        for piece in [content] if isinstance(content, bytes) else list[Any](content):
-            file.write(piece)
-        if flush:
-            file.flush()
-            os.fsync(handle)
-
-
-def _store_large(folder: Path, payload: Payload) -> None:
-    flush = payload.flush or sum(large.size for large in payload.large.values()) < _SOON
-    for name, large in payload.large.items():
-        large.store(str(folder / name), flush=flush)
-
-
-def _shown(text: str) -> str:
-    """Text for people: names of files that are not UTF-8 keep their place with a mark."""
-    return os.fsencode(text).decode("utf-8", "replace") if not text.isascii() else text
-
-
-def _shown_origin(origin: Origin) -> Origin:
-    return Origin(origin.kind, _shown(origin.path), _shown(origin.session))
-
-
 def _past(state: JobState) -> str:
     return "been cancelled" if state is JobState.CANCELLED else str(state)
-
-
-def _user() -> str:
-    # in a container everybody has the same account, and one person is one owner by REST and here
-    if name := os.environ.get("JUPYTERHUB_USER"):
-        return name
-    names = tuple(os.environ.get(name) for name in _LOGIN_NAMES)
-    return _account(os.getuid() if hasattr(os, "getuid") else -1, names)
-
-
-_LOGIN_NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
-"""What ``getpass`` goes by before it reads the list of accounts."""
-
-
-@lru_cache(maxsize=8)
-def _account(uid: int, _names: tuple[str | None, ...]) -> str:
-    """The account's name, looked up once: that reads a file, or asks a directory service."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid-{uid}" if uid >= 0 else "?"
 
 
 _clients: dict[tuple[int, str], LocalClient] = {}

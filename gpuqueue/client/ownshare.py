@@ -11,22 +11,36 @@ import atexit
 import os
 import sys
 import threading
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuqueue.client.local import LocalClient, default_client
 from gpuqueue.client.shares import Lease, acquire
 from gpuqueue.client.wishes import Wish, default_wish, wish_from
+from gpuqueue.control.machine import managed_gpus, policy_of
 from gpuqueue.errors import GpuqueueError, NoShare
-from gpuqueue.model import TERMINAL, Job
+from gpuqueue.model import TERMINAL, WHOLE, Job, Request
+from gpuqueue.plan import never_fits
 from gpuqueue.run import kernelshare
-from gpuqueue.run.kernelshare import own_share, set_variables, without_share
+from gpuqueue.run.door import ask, take_on
+from gpuqueue.run.kernelshare import own_share, set_variables, with_share, without_share
 from gpuqueue.run.process import identify
 from gpuqueue.run.wake import ring
 from gpuqueue.settings import in_job
 from gpuqueue.units import format_bytes, format_share
 
-__all__ = ["Held", "attach", "attach_as", "held_share", "notebook_path", "release", "release_share"]
+__all__ = [
+    "Held",
+    "attach",
+    "attach_as",
+    "beside_own",
+    "forget_share",
+    "held_share",
+    "notebook_path",
+    "release",
+    "release_share",
+]
 
 _lock = threading.Lock()
 _own: tuple[int, Lease] | None = None
@@ -37,19 +51,22 @@ _own: tuple[int, Lease] | None = None
 class Held:
     """The share that this process holds.
 
-    ``gpus`` are indices; ``compute`` is thousandths and ``memory`` bytes, of each.
+    ``gpus`` are indices; ``compute`` is thousandths and ``memory`` bytes, of each; ``held`` says
+    how far the process is held to either, where that is known.
     """
 
     job: int
     gpus: tuple[int, ...]
     compute: int
     memory: int
+    held: str = ""
 
     def __str__(self) -> str:
         named = ", ".join(map(str, self.gpus))
         where = f"GPU {named}" if len(self.gpus) == 1 else f"each of the GPUs {named}"
         amount = f"{format_share(self.compute)} of the compute and {format_bytes(self.memory)}"
-        return f"job {self.job} holds {amount} of {where} for this notebook"
+        words = f": {self.held}" if self.held else ""
+        return f"job {self.job} holds {amount} of {where} for this notebook{words}"
 
     def __repr__(self) -> str:
         return str(self)
@@ -99,26 +116,37 @@ def attach_as(wish: Wish | None) -> Held:
                 f"CUDA has begun in this process already ({where}), and what it may use can be "
                 "set only before that. Restart the kernel and attach first."
             )
-        path = notebook_path()
-        lease = acquire(
-            client, default_wish(client.settings) if wish is None else wish,
-            path=path, tag=os.path.basename(path) or _what(), session=f"kernel-{os.getpid()}",
-        )  # fmt: skip
-        try:
-            set_variables(lease.environment(os.environ))
-            me = identify(os.getpid())
-            assert me is not None
-            lease.name(me)
-        except BaseException:
-            lease.release(detached=True)
-            raise
-        if _own is None:
-            atexit.register(_at_exit)
-        _own = (os.getpid(), lease)
+        if door := own_share().get("ask"):
+            # whoever started this kernel gets the share and looks after it
+            take_on(ask(door, None if wish is None else wish.to_dict()))
+        else:
+            lease = _acquire(client, wish)
+            if _own is None:
+                atexit.register(_at_exit)
+            _own = (os.getpid(), lease)
         found = held_share(client)
     if found is None:
-        raise NoShare(f"The share was taken back at once (job {lease.job}); try again.")
+        raise NoShare("The share was taken back at once; try again.")
     return found
+
+
+def _acquire(client: LocalClient, wish: Wish | None) -> Lease:
+    """Get a share that this process looks after itself, and take it on."""
+    path = notebook_path()
+    lease = acquire(
+        client, default_wish(client.settings) if wish is None else wish, there=True,
+        path=path, tag=os.path.basename(path) or _what(), session=f"kernel-{os.getpid()}",
+        env=os.environ, program=sys.executable,
+    )  # fmt: skip
+    try:
+        set_variables(lease.environment(os.environ))
+        me = identify(os.getpid())
+        assert me is not None
+        lease.name(me)
+    except BaseException:
+        lease.release(detached=True)
+        raise
+    return lease
 
 
 def release() -> None:
@@ -140,7 +168,6 @@ def release_share() -> str:
     NoShare
         It has none.
     """
-    global _own  # noqa: PLW0603
     with _lock:
         client = default_client()
         held = held_share(client)
@@ -149,13 +176,10 @@ def release_share() -> str:
         used = _begun()
         _empty_cache()
         told = own_share()
-        if _own is not None and _own[0] == os.getpid():
-            _own[1].release(detached=True)
-        else:
+        if _own is None or _own[0] != os.getpid():
             kernelshare.release(told["folder"], detached=True)
             ring(client.home.wake, f"kernel {told['job']}")
-        _own = None
-        set_variables({**without_share(os.environ), "CUDA_VISIBLE_DEVICES": ""})
+        _let_go(told)
     words = f"the share of job {held.job} is given back"
     if used:
         return (
@@ -163,6 +187,36 @@ def release_share() -> str:
             "outside the queue until the kernel is restarted."
         )
     return f"{words}; this process sees no GPU until it attaches again."
+
+
+def forget_share() -> str:
+    """Take in that this process's share was given back from outside; what is to be said of it.
+
+    It sees no GPU from then on, unless CUDA has begun. Empty where the share is still its own.
+    """
+    with _lock:
+        told = own_share()
+        if "job" not in told or not kernelshare.is_released(told["folder"]):
+            return ""
+        _let_go(told)
+        words = f"the share of job {told['job']} was given back from outside this notebook"
+        if used := _begun():
+            return (
+                f"{words}. CUDA has begun here ({used}): restart the kernel to have a share again."
+            )
+        return f"{words}; it sees no GPU until %gpu attach"
+
+
+def _let_go(told: Mapping[str, Any]) -> None:
+    """See no GPU, and look after no share any more; ``told`` is what was known of it."""
+    global _own  # noqa: PLW0603
+    if _own is not None and _own[0] == os.getpid():
+        _own[1].release(detached=True)
+    _own = None
+    left, hidden = without_share(os.environ), {"CUDA_VISIBLE_DEVICES": ""}
+    door = told.get("ask")
+    # it may get one again where it got this one
+    set_variables(with_share(left, hidden, {"ask": door}) if door else {**left, **hidden})
 
 
 def held_share(client: LocalClient | None = None) -> Held | None:
@@ -184,7 +238,39 @@ def held_share(client: LocalClient | None = None) -> Held | None:
         tuple(index.get(grant.gpu, -1) for grant in grants),
         grants[0].compute if grants else 0,
         grants[0].memory if grants else 0,
+        _held_words(job),
     )
+
+
+def _held_words(job: Job) -> str:
+    """``capped``, ``compute capped, memory advised``."""
+    if job.hold is None:
+        return ""
+    if job.hold.compute == job.hold.memory:
+        return job.hold.compute
+    return f"compute {job.hold.compute}, memory {job.hold.memory}"
+
+
+def beside_own(client: LocalClient, request: Request) -> Request | None:
+    """What a cell asks for that names no size and could only wait for its own notebook.
+
+    On the only GPU that is what the notebook's own share leaves of it; None where it need not be.
+    """
+    plain = replace(request, eta=None, priority=0, after=(), restartable=False, preemptible=False)
+    held = held_share(client) if plain in (Request(), Request(gpus=1)) else None
+    machine = client.machine()
+    gpus = managed_gpus(client.settings, machine.gpus)
+    if held is None or len(gpus) != 1 or held.gpus != (gpus[0].index,):
+        return None
+    only = gpus[0]
+    outside = (machine.outside or {}).get(only.uuid, (0, ()))[0]
+    share = (WHOLE - held.compute) // only.grain * only.grain
+    memory = ((only.memory or 0) - held.memory - outside) >> 20 << 20
+    if share <= 0 or memory <= 0:
+        return None
+    asked = replace(request, share=share, memory=memory)
+    policy = policy_of(client.settings, machine.gpus)
+    return None if never_fits(asked, gpus, policy) else asked
 
 
 def _is_ours(client: LocalClient, job: Job, told: dict[str, Any]) -> bool:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from gpuqueue.client.local import LocalClient
 from gpuqueue.client.payload import Payload
@@ -35,7 +36,7 @@ from gpuqueue.run.process import identify
 from gpuqueue.run.wake import ring
 from gpuqueue.store import plain
 
-__all__ = ["Lease", "acquire"]
+__all__ = ["Lease", "acquire", "check_room"]
 
 _LOOK = 1.0
 """Seconds after which the store is looked at although no bell has rung."""
@@ -53,6 +54,8 @@ class Lease:
         self.job = job.id
         self.wish = wish
         self.folder = client.home.attempt(job.id, job.attempt)
+        self.late = False
+        """It was got at the first use of a GPU, not asked for at the start."""
         self._lock = -1
 
     def take(self) -> bool:
@@ -65,8 +68,8 @@ class Lease:
             self._let_go()
         return taken
 
-    def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        """An environment with the share over it, as it was granted last.
+    def environment(self, env: Mapping[str, str], **told: Any) -> dict[str, str]:
+        """An environment with the share over it, as it was granted last; ``told`` is noted with it.
 
         Raises
         ------
@@ -76,7 +79,7 @@ class Lease:
         grant = read_grant(self.folder)
         if grant is None:
             raise NoShare(f"what was granted as job {self.job} is gone; start the kernel again")
-        return with_share(env, grant["env"], mark(self.job, self.folder))
+        return with_share(env, grant["env"], {**mark(self.job, self.folder), **told})
 
     def hold_on(self) -> None:
         """Say that the kernel is about to start again, however long that takes."""
@@ -131,12 +134,15 @@ def acquire(
     tag: str = "",
     session: str = "",
     env: Mapping[str, str] | None = None,
+    program: str = "",
+    there: bool = False,
     given_up: threading.Event | None = None,
 ) -> Lease:
     """Get a share for a kernel that is to start, or for this process; takes ten seconds at most.
 
     ``path`` is the notebook's where it is known; ``env`` is the environment that its kernel starts
-    with, None for a process that is there already; ``given_up`` says that nobody waits any more.
+    with, ``program`` its Python; ``there`` says that its process is there already, and has nothing
+    that must be read as it starts; ``given_up`` says that nobody waits any more.
 
     Raises
     ------
@@ -144,7 +150,10 @@ def acquire(
         There is no room now, or there can be none: in plain sentences.
     """
     settings = client.settings
-    work = (_payload(path, tag, env), Options(kernel_request(wish, settings), wait=False))
+    work = (
+        _payload(path, tag, env, program, there=there),
+        Options(kernel_request(wish, settings), wait=False),
+    )
     deadline = time.monotonic() + settings.kernel_wait
     try:
         with client.watch() as watch:
@@ -161,6 +170,21 @@ def acquire(
         raise NoShare(_sentence(error)) from error
     _give_up(client, job.id)
     raise NoShare(_SILENT.format(settings.kernel_wait))
+
+
+def check_room(client: LocalClient, wish: Wish) -> None:
+    """See whether a share could be had now, without taking it.
+
+    Raises
+    ------
+    NoShare
+        It could not: in plain sentences.
+    """
+    options = Options(kernel_request(wish, client.settings), wait=False)
+    try:
+        client.check_fit(options, kind=JobKind.KERNEL)
+    except DoesNotFit as error:
+        raise NoShare(_sentence(error)) from error
 
 
 def _submit(
@@ -224,17 +248,19 @@ _OF_MECHANISMS = ("LD_PRELOAD", "CUDA_", "PYTORCH_", "TF_", "XLA_", "JAX_")
 """How variables begin in which what holds a share looks for what the user has set."""
 
 
-def _payload(path: str, tag: str, env: Mapping[str, str] | None) -> Payload:
+def _payload(
+    path: str, tag: str, env: Mapping[str, str] | None, program: str, *, there: bool
+) -> Payload:
     """A kernel's job: nothing is run for it, but who has asked must be known."""
     me = identify(os.getpid())
     assert me is not None
     folder = str(Path(path).parent) if path else os.getcwd()
     return Payload(
-        JobKind.KERNEL, "", (), command=f"notebook {path}" if path else "kernel",
+        JobKind.KERNEL, program, (), command=f"notebook {path}" if path else "kernel",
         tag=tag or Path(path).name or "kernel", cwd=folder,
         env={n: v for n, v in without_share(env or {}).items() if n.startswith(_OF_MECHANISMS)},
         extra={
             "owner": {"pid": me.pid, "start": me.start, "boot": me.boot},
-            "attached": env is None,
+            "attached": there,
         },
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from gpuqueue.control.launch import Launcher
 from gpuqueue.control.outcome import Outcome, void
 from gpuqueue.control.sight import Sight
 from gpuqueue.control.turn import Turn
-from gpuqueue.model import Hold, Job, JobKind, JobState, Placement
+from gpuqueue.model import Job, JobKind, JobState, Placement
 from gpuqueue.paths import Home
 from gpuqueue.record.recorder import Recorder
 from gpuqueue.run.files import SPEC, read_json, write_json
@@ -62,7 +63,7 @@ class Starter:
         started = turn.move(
             job, "starting", state=JobState.STARTING, placement=placement,
             attempt=job.attempt + 1, reason="",
-            hold=self._first_hold(replace(job, placement=placement)),
+            hold=self.holder.first(placement),
         )  # fmt: skip
         turn.enter(started)
         turn.actions.append(lambda: self._begin(started))
@@ -87,26 +88,17 @@ class Starter:
         """A runner has come, or none is wanted any more."""
         self._ordered.pop(job.id, None)
         self._preparing.pop(job.id, None)
+        self.holder.drop(job)
         self._added.pop((job.id, job.attempt), None)
 
     # -- what holds it -----------------------------------------------------------------------
 
-    def _first_hold(self, job: Job) -> Hold | None:
-        if self._is_there_already(job):
-            return Hold(missing={"all": "its process was there before its share"})
-        return self.holder.first(job)
-
-    def _is_there_already(self, job: Job) -> bool:
-        """Whether it is a kernel that attaches: much of what holds a job is read at its start."""
-        if job.kind is not JobKind.KERNEL:
-            return False
-        return bool(json.loads(self._spec(job) or "{}").get("attached"))
-
     def _begin(self, job: Job) -> None:
         """Order a runner, or have made ready first what holds the job to its share."""
         ready = (job.id, job.attempt) in self._added or not self.holder.must_ask(job)
-        if ready or self._is_there_already(job):
+        if ready:
             self._preparing.pop(job.id, None)  # an answer that comes yet is let go of
+            self.holder.drop(job)
             self._launch(job)
         elif self._preparing.get(job.id) != job.attempt:
             self._preparing[job.id] = job.attempt
@@ -138,8 +130,7 @@ class Starter:
 
     def unmet(self, job: Job, placement: Placement) -> str:
         """Why a job that requires a cap does not start where nothing could be one."""
-        placed = replace(job, placement=placement)
-        if not job.request.require or self.holder.must_ask(placed):
+        if not job.request.require or self.holder.must_ask(job.changed(placement=placement)):
             return ""
         whole = all(grant.whole for grant in placement.grants)
         return lacks(job, replace(nothing(), whole=whole))
@@ -177,12 +168,12 @@ class Starter:
             self._recorder.ask(job.id, str(self._home.job(job.id)), spec)
 
     def _order(self, job: Job, settings: Settings) -> dict[str, object]:
-        folder = self._home.attempt(job.id, job.attempt)
+        env = self._environment(job)
         return {
             "job": job.id,
             "job_dir": str(self._home.job(job.id)),
-            "attempt_dir": str(folder),
-            "env": self._environment(job),
+            "attempt_dir": env["GPUQUEUE_ATTEMPT_DIR"],
+            "env": env,
             "wake": str(self._home.wake),
             "grace": settings.grace,
             "save": settings.evict_timeout,
@@ -196,11 +187,11 @@ class Starter:
         assert job.placement is not None
         by_uuid = {gpu.uuid: gpu for gpu in self._sight.machine.gpus}
         gpus = [by_uuid[uuid] for uuid in job.placement.gpus if uuid in by_uuid]
-        folder = self._home.attempt(job.id, job.attempt)
+        folder = str(self._home.attempt(job.id, job.attempt))
         env = self._sight.devices.environment(gpus) | {
             "GPUQUEUE_JOB_ID": str(job.id),
-            "GPUQUEUE_ATTEMPT_DIR": str(folder),
-            "GPUQUEUE_RUN_DIR": str(folder / "run"),
+            "GPUQUEUE_ATTEMPT_DIR": folder,
+            "GPUQUEUE_RUN_DIR": os.path.join(folder, "run"),
             "GPUQUEUE_HOME": str(self._home.root),
             "GPUQUEUE_RESUME": "1" if resumes(self._home, job) else "0",
         }

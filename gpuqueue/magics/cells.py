@@ -8,11 +8,13 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gpuqueue.client import Job, LocalClient, default_client, options_from
 from gpuqueue.client.cell import cell_payload
 from gpuqueue.client.job import describe
+from gpuqueue.client.request import Options
 from gpuqueue.errors import GpuqueueError, JobFailed, NotAllowedNow
 from gpuqueue.magics.bringing import bring_back, remember
 from gpuqueue.magics.options import parse_options, split_line
@@ -20,6 +22,8 @@ from gpuqueue.magics.replay import Here, OutputTail, Place, place_of
 from gpuqueue.magics.shown import cell_error, silent
 from gpuqueue.model import TERMINAL, JobState
 from gpuqueue.model import Job as Record
+from gpuqueue.run.kernelshare import SHARE
+from gpuqueue.units import format_bytes, format_share
 
 __all__ = ["follow", "run_cell"]
 
@@ -58,8 +62,12 @@ def run_cell(shell: Any, line: str, source: str) -> Job | None:
         waited=not asked.background,
         shown=client.settings.size("cell_text_limit"),
     )
+    notes = payload.notes
+    if SHARE in os.environ and (options_left := _beside_own(client, options)):
+        options, note = options_left
+        notes = (*notes, note)
     record = client.submit([(payload, options)])[0]
-    for note in payload.notes:
+    for note in notes:
         Here(shell).write(f"gpuqueue: {note}\n")
     if asked.background:
         remember(record.id, payload.objects)
@@ -69,6 +77,18 @@ def run_cell(shell: Any, line: str, source: str) -> Job | None:
     if error is not None:
         raise error
     return None
+
+
+def _beside_own(client: LocalClient, options: Options) -> tuple[Options, str] | None:
+    """The same without waiting for this notebook's own share, and what is to be said of it."""
+    from gpuqueue.client.ownshare import beside_own
+
+    request = beside_own(client, options.request)
+    if request is None:
+        return None
+    words = f"share {format_share(request.share or 0)} and {format_bytes(request.memory or 0)}"
+    note = f"this notebook holds a share of the only GPU; this cell asks for the rest, {words}"
+    return replace(options, request=request), note
 
 
 # -- following --------------------------------------------------------------------------------

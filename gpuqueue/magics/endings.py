@@ -117,7 +117,7 @@ class Endings:
         A cell waits for its own %%gpu job and mostly for what it has mapped; of what it queued and
         what ended at once, only a command that failed is worth a line.
         """
-        from gpuqueue.client.local import origin_here
+        from gpuqueue.client.whose import origin_here
         from gpuqueue.model import JobKind, JobState
 
         here = origin_here()

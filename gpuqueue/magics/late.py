@@ -3,7 +3,9 @@
 Its server has started it with its GPUs hidden. CUDA reads what it may see as it begins in a
 process, so a share can be put on until then, and not after. Where a library begins is caught as it
 is imported: PyTorch at the few functions through which it comes to CUDA, because notebooks import
-it for the processor, too; every other library at its import.
+it for the processor, too; every other library at its import. So a refusal is an error in the cell.
+Where the server has put the memory cap's library into the kernel, that one asks for what is not
+caught here, as CUDA itself begins (``share/memcap/src/late.c``); `catch_up` takes that in.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from gpuqueue.run.kernelshare import own_share
+from gpuqueue.run.kernelshare import SHARE, own_share
 
-__all__ = ["arm", "disarm", "is_late"]
+__all__ = ["arm", "catch_up", "disarm", "is_late"]
 
 _AT_IMPORT = frozenset(
     {
@@ -72,9 +74,45 @@ def admit() -> None:
     with _admitting:
         if not is_late():
             return  # another thread was first
-        held = attach_as(remembered(default_client(), notebook_path()))
+        # where the server gets the share, it knows what the notebook asks for
+        asks = "ask" in own_share()
+        wish = None if asks else remembered(default_client(), notebook_path())
+        held = attach_as(wish)
     disarm()
     print(f"gpuqueue: {held}", file=sys.stderr)
+
+
+def catch_up() -> None:
+    """Take in that CUDA has begun without our hook, and has got the share for this process.
+
+    The library sets variables as C does, and Python reads those only as it starts.
+    """
+    if not is_late():
+        return
+    note = _in_c(SHARE)
+    if note in (None, os.environ.get(SHARE)):
+        return
+    known = own_share({SHARE: note or ""})
+    for name in {*(known.get("was") or {}), *(own_share().get("was") or {}), SHARE}:
+        value = _in_c(name)
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    disarm()
+    from gpuqueue.client.ownshare import held_share
+
+    if held := held_share():
+        print(f"gpuqueue: {held}", file=sys.stderr)
+
+
+def _in_c(name: str) -> str | None:
+    import ctypes
+
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype, getenv.argtypes = ctypes.c_char_p, [ctypes.c_char_p]
+    found = getenv(os.fsencode(name))
+    return None if found is None else os.fsdecode(found)
 
 
 _admitting = threading.RLock()
@@ -161,24 +199,45 @@ def _before_use(found: Callable[..., Any], args: tuple[Any, ...], words: dict[st
 
 
 def _before_question(none: Any) -> Guard:
-    """Whether there is a GPU: there is one for this notebook if it can have a share of it.
+    """Whether there is a GPU: there is one for this notebook if it could have a share of it now.
 
-    Libraries ask this as they are imported, so a refusal is no error here; it is told, and asked
-    again next time. CUDA must not begin meanwhile: it would never see a GPU in this process.
+    Libraries ask this as they are imported, so nothing is taken for it, and that there is no room
+    is no error here: it is told, and looked at again next time. CUDA must not begin meanwhile: it
+    would never see a GPU in this process.
     """
 
     def guard(found: Callable[..., Any], args: tuple[Any, ...], words: dict[str, Any]) -> Any:
         from gpuqueue.errors import GpuqueueError
 
-        if not _is_fork():
-            try:
-                admit()
-            except GpuqueueError as error:
-                warnings.warn(f"no GPU for this notebook: {error}", RuntimeWarning, stacklevel=3)
-                return none
-        return found(*args, **words)
+        if _is_fork():
+            return found(*args, **words)
+        try:
+            count = _could_have()
+        except GpuqueueError as error:
+            warnings.warn(f"no GPU for this notebook: {error}", RuntimeWarning, stacklevel=3)
+            return none
+        return count if type(none) is int else True
 
     return guard
+
+
+def _could_have() -> int:
+    """How many GPUs this notebook would get a share of now.
+
+    Raises
+    ------
+    NoShare
+        There is no room.
+    """
+    from gpuqueue.client.local import default_client
+    from gpuqueue.client.ownshare import notebook_path
+    from gpuqueue.client.shares import check_room
+    from gpuqueue.client.wishes import default_wish, remembered
+
+    client = default_client()
+    wish = remembered(client, notebook_path()) or default_wish(client.settings)
+    check_room(client, wish)
+    return wish.gpus or 1
 
 
 _pid = os.getpid()

@@ -184,6 +184,7 @@ def _starting(scene: _Scene, gpus: Sequence[str]) -> _Why:
 
 
 def _why(scene: _Scene, job: Job) -> _Why:
+    scene = scene._replace(names=scene.names.to(job))
     parents = scene.decision.snapshot.parents
     unmet = [p for p in job.request.after if parents.get(p) is not JobState.SUCCEEDED]
     form = scene.decision.forms.of(job)

@@ -9,6 +9,7 @@ from gpuqueue.model import WHOLE, Preset, Request
 from gpuqueue.plan.board import Board, Space
 from gpuqueue.plan.items import Item
 from gpuqueue.plan.timeline import Timeline
+from gpuqueue.plan.wording import is_own
 from gpuqueue.units import format_bytes, format_share
 
 if TYPE_CHECKING:
@@ -56,6 +57,26 @@ def hint_for(decision: Decision, timeline: Timeline, item: Item, board: Board) -
     ``timeline`` holds what is reserved ahead of it, ``board`` is the machine once this moment's
     starts are made.
     """
+    hint = _smaller(decision, timeline, item, board)
+    own = _own_share(decision, item)
+    return "; ".join(text for text in (hint, own) if text)
+
+
+def _own_share(decision: Decision, item: Item) -> str:
+    """What its own notebook can do, where that is what it waits for."""
+    from gpuqueue.plan.decide import Decision
+
+    snapshot = decision.snapshot
+    others = tuple(job for job in snapshot.running if not is_own(job, item.job))
+    if len(others) == len(snapshot.running):
+        return ""
+    again = Decision(replace(snapshot, running=others), decision.now)
+    if not any(job.id == item.job.id for job, _, _ in again.starts):
+        return ""
+    return "%gpu release gives back what this notebook's kernel holds, so that it could start"
+
+
+def _smaller(decision: Decision, timeline: Timeline, item: Item, board: Board) -> str:
     trial = _Trial(decision, timeline, item)
     request = item.job.request
     if request.preset is not Preset.ONE or request.gpus not in {None, 1}:

@@ -9,7 +9,7 @@ from gpuqueue.model import Job, JobKind, Mode
 from gpuqueue.plan.board import Board, Space
 from gpuqueue.units import format_duration
 
-__all__ = ["Names", "free_words", "gpu_list", "listed", "strangers"]
+__all__ = ["Names", "free_words", "gpu_list", "is_own", "listed", "strangers"]
 
 _SHOWN = 4
 
@@ -40,6 +40,18 @@ def free_words(mode: Mode) -> str:
     return "free mode: nothing starts until `jupyter gpuqueue resume`"
 
 
+def is_own(kernel: Job, job: Job) -> bool:
+    """Whether ``kernel`` is the share of the notebook that has submitted ``job``."""
+    if kernel.kind is not JobKind.KERNEL or job.kind is JobKind.KERNEL:
+        return False
+    if job.origin.kind != "notebook" or job.owner != kernel.owner:
+        return False
+    if job.origin.path and job.origin.path == kernel.origin.path:
+        return True
+    # a kernel tells itself by its process, which nobody else has as long as it lives
+    return kernel.process is not None and job.origin.session == f"kernel-{kernel.process.pid}"
+
+
 def strangers(space: Space) -> str:
     """Who uses a GPU outside the queue."""
     return listed(space.card.holders) or "a program outside the queue"
@@ -48,13 +60,20 @@ def strangers(space: Space) -> str:
 class Names:
     """Jobs as people know them."""
 
-    def __init__(self, jobs: Mapping[int, Job], now: float) -> None:
+    def __init__(self, jobs: Mapping[int, Job], now: float, asker: Job | None = None) -> None:
         self._jobs = jobs
         self._now = now
+        self._asker = asker
+
+    def to(self, job: Job) -> Names:
+        """The same, as told to one job: it knows its own notebook."""
+        return Names(self._jobs, self._now, job)
 
     def job(self, job_id: int, end: float = inf) -> str:
         """``job 3 (train, alice)``; says so if the job has outrun its estimated ``end``."""
         job = self._jobs[job_id]
+        if self._asker is not None and is_own(job, self._asker):
+            return f"this notebook itself (job {job_id})"
         if job.kind is JobKind.KERNEL:
             return f"notebook {job.tag} (job {job_id}, {job.owner})"
         about = [text for text in (job.tag, job.owner) if text]

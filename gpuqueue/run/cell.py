@@ -349,6 +349,7 @@ class CellRun:
                 "sources": told.get("sources", {}),
                 "unpatched": told.get("unpatched", []),
                 "peak": told.get("peak"),
+                "out_of_memory": told.get("out_of_memory", False),
                 "flushed": told.get("flushed"),
             },
             flush=not self.spec.get("waited"),  # as the result that it is about

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from gpuqueue.run.celloutput import OVER
-from gpuqueue.run.devicememory import peak_of_torch
+from gpuqueue.run.devicememory import is_out_of_memory, peak_of_torch
 from gpuqueue.run.files import RESULT, read_json, write_json
 from gpuqueue.run.quiet import quiet
 from gpuqueue.run.shellstate import IPYTHON_NAMES, LAST, hidden_names, own_magics, put_history
@@ -237,7 +237,7 @@ def finish() -> None:
     }
     if any(new.values()):
         extras["<magics>"] = new
-    result = work.result
+    result, error = work.result, None
     if result is not None:
         error = result.error_before_exec or result.error_in_exec
         if error is not None:
@@ -271,6 +271,7 @@ def finish() -> None:
             "sources": sources(shell, known_names(shell) - work.cells),
             "unpatched": [place.key for place, value in patches.items() if value is GONE],
             "peak": peak,
+            "out_of_memory": is_out_of_memory(error),
             "flushed": [n for n in LAST if n in namespace] if work.flushed else None,
         },
         flush=False,  # read by the process beside this one, and not again

@@ -73,8 +73,11 @@ def ladder_for(gpus: Sequence[Gpu], folder: Path, base: Mapping[str, str] | None
     if nvidia:
         # MPS limits memory only where the memory cap does not, so it has to know of it
         return Ladder([MemoryCap(folder, nvidia[0], base), Mps(nvidia, folder, base), advice])
-    amd = any(gpu.vendor == "amd" for gpu in gpus)
-    return Ladder([CuMask(folder), advice] if amd else [advice])
+    if not any(gpu.vendor == "amd" for gpu in gpus):
+        return Ladder([advice])
+    amd = [gpu.uuid for gpu in real if gpu.vendor == "amd"]
+    caps = [MemoryCap(folder, amd[0], base, "amd")] if amd else []
+    return Ladder([*caps, CuMask(folder), advice])
 
 
 def memory_ladder(folder: Path, gpu: str = "", base: Mapping[str, str] | None = None) -> Ladder:
@@ -101,6 +104,7 @@ def environment(
     totals: Mapping[str, int | None],
     base: Mapping[str, str],
     versions: Mapping[str, str] | None = None,
+    there: bool = False,
 ) -> Outcome:
     """What a job that is placed starts with, over its own environment, and how far that holds it.
 
@@ -123,8 +127,10 @@ def environment(
         ledger along; it is let go of here.
     versions
         Versions of frameworks in the job's own Python, where known.
+    there
+        Its process is there already, and takes on what it is told before CUDA begins in it.
     """
-    bound = bound_of(placement, job_dir, totals=totals, base=base, versions=versions)
+    bound = bound_of(placement, job_dir, totals=totals, base=base, versions=versions, there=there)
     outcome = ladder.start(bound)
     if LEDGER in base and LEDGER not in outcome.environment:
         outcome = replace(outcome, environment={LEDGER: "", **outcome.environment})

@@ -158,6 +158,7 @@ class FrameworkSettings:
     subject = Subject.MEMORY
     standing = Standing.ADVISED
     reports = False
+    at_start = False
     scope = "each process of a job"
     changes = Effect.NEXT_START
     bypass = "a program that does not read them"

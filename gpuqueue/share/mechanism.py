@@ -82,6 +82,8 @@ class Bound:
         Versions of frameworks in the job's own Python where known: ``{"torch": "2.13.0"}``.
     compute
         Thousandths of each GPU's compute by its UUID, in the same order; None: no cap.
+    there
+        Its process is there already, and CUDA has not begun in it: a kernel that attaches.
     """
 
     folder: Path
@@ -90,6 +92,7 @@ class Bound:
     base: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     compute: Mapping[str, int | None] = field(default_factory=dict)
+    there: bool = False
 
     def holds(self, subject: Subject) -> bool:
         """Whether there is a cap on anything of it."""
@@ -104,12 +107,13 @@ def bound_of(
     totals: Mapping[str, int | None],
     base: Mapping[str, str],
     versions: Mapping[str, str] | None = None,
+    there: bool = False,
 ) -> Bound:
     """What a placement holds a job to. Whole GPUs, and what was not granted, have no cap."""
     shared = [(grant, not grant.whole) for grant in placement.grants]
     caps = {grant.gpu: grant.memory or None if part else None for grant, part in shared}
     compute = {grant.gpu: grant.compute or None if part else None for grant, part in shared}
-    return Bound(folder, caps, dict(totals), dict(base), dict(versions or {}), compute)
+    return Bound(folder, caps, dict(totals), dict(base), dict(versions or {}), compute, there)
 
 
 class Mechanism(Protocol):
@@ -133,6 +137,11 @@ class Mechanism(Protocol):
     @property
     def reports(self) -> bool:
         """Whether the job is told its cap as the size of the GPU, so that a fraction is of that."""
+        ...
+
+    @property
+    def at_start(self) -> bool:
+        """Whether it is read only as a process starts, so that one that is there is not held."""
         ...
 
     @property

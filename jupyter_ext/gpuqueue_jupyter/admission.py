@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +21,14 @@ from typing import Any
 from gpuqueue.client.local import LocalClient
 from gpuqueue.client.shares import Lease, acquire
 from gpuqueue.client.wishes import Wish, change_size, default_wish, remembered, size_of, wish_from
+from gpuqueue.control.holding import FACT as HOLDING
 from gpuqueue.control.machine import managed_gpus
 from gpuqueue.errors import DoesNotFit, GpuqueueError, InvalidRequest, NoShare, NotAllowedNow
 from gpuqueue.model import TERMINAL, Job
 from gpuqueue.paths import find_home
-from gpuqueue.run.kernelshare import with_share, without_share
+from gpuqueue.run.kernelshare import without_share
 from gpuqueue.settings import in_job
+from gpuqueue_jupyter.lateshare import LateShare
 
 __all__ = ["Admission", "Found"]
 
@@ -40,7 +44,9 @@ class Found:
 
     lease: Lease | None = None
     environment: Callable[[Mapping[str, str]], dict[str, str]] | None = None
-    late: str = ""
+    late: LateShare | None = None
+    hook: bool = False
+    """Whether the kernel is to load our extension, which notices its first use of a GPU."""
 
 
 class Admission:
@@ -104,16 +110,67 @@ class Admission:
             return self._again(client, held, wish, given_up)
         if wish is not None:
             return _found(self._acquire(client, wish, given_up))
-        if rule == "late" and self._can_be_late():
-            told = {"late": True}
-            return Found(environment=lambda env: with_share(env, _HIDDEN, told), late="late")
+        if rule == "late" and not _hides(self._env):
+            return self._later(client)
         return Found(environment=_plain)
 
-    def _acquire(self, client: LocalClient, wish: Wish, given_up: threading.Event) -> Lease:
+    def _acquire(
+        self, client: LocalClient, wish: Wish, given_up: threading.Event, *, there: bool = False
+    ) -> Lease:
         return acquire(
             client, wish, path=self._path, session=f"kernel-{self._id}", given_up=given_up,
-            env=self._env, tag=Path(self._path).name or self._spec.display_name,
+            env=self._env, tag=Path(self._path).name or self._spec.display_name, there=there,
+            program=sys.executable if self._has_hook() else next(iter(self._spec.argv or ()), ""),
         )  # fmt: skip
+
+    # -- at the first use --------------------------------------------------------------------
+
+    def _later(self, client: LocalClient) -> Found:
+        """Start without a share, where the first use of a GPU will be noticed."""
+        library = self._catcher(client)
+        hook = self._has_hook()
+        if not (library or hook):
+            return Found(environment=_plain)
+        settings = client.settings
+
+        def get(asked: Any, given_up: threading.Event) -> Lease:
+            return self._get_late(asked, given_up, there=not library)
+
+        late = LateShare(
+            get, _still_holds, library=library, gpus=default_wish(settings).gpus or 1,
+            wait=settings.kernel_wait,
+        )  # fmt: skip
+        return Found(environment=late.environment, late=late, hook=hook)
+
+    def _get_late(self, asked: Any, given_up: threading.Event, *, there: bool) -> Lease:
+        """Get what the kernel asks for now, in the thread of its door."""
+        client = LocalClient(find_home())
+        try:
+            client.store.patience = _PATIENCE
+            wish = wish_from(asked, "share") or self._wish(client) or default_wish(client.settings)
+            return self._acquire(client, wish, given_up, there=there)
+        except OSError as error:
+            words = f"This kernel's share of a GPU cannot be looked after: {error}"
+            raise NoShare(words) from error
+        finally:
+            client.close()
+
+    def _catcher(self, client: LocalClient) -> str:
+        """The library that notices CUDA in this kernel; empty where none was seen to work here.
+
+        A kernel that is started by a program of its own, as in a container, may run where the
+        library cannot be loaded; the dynamic linker would complain into all that it prints.
+        """
+        words = list(self._spec.argv or ())
+        if not words or not re.fullmatch(r"python[\d.]*", os.path.basename(words[0])):
+            return ""
+        deadline = time.monotonic() + _TRYING
+        while True:
+            fact = client.store.fact(HOLDING) or {}
+            library = str(fact.get("library") or "")
+            if library or not fact.get("trying") or time.monotonic() > deadline:
+                return library if library and os.path.isfile(library) else ""
+            time.sleep(0.05)
 
     # -- starting again ----------------------------------------------------------------------
 
@@ -131,6 +188,8 @@ class Admission:
             )
         if job.state in TERMINAL:
             held.release()  # its lock would stay open for as long as the server lives
+            if wish is None and held.late:
+                return self._prepare(client, None, given_up)
             return _found(self._acquire(client, wish or held.wish, given_up))
         if wish is None or (wish.gpus or 1) == (held.wish.gpus or 1):
             if wish is not None and size_of(client, job, wish) != _size(job):
@@ -171,7 +230,7 @@ class Admission:
     def _is_python(self) -> bool:
         return str(self._spec.language or "").lower().startswith("python")
 
-    def _can_be_late(self) -> bool:
+    def _has_hook(self) -> bool:
         """Whether the kernel will have our hook: an IPython kernel of this very environment."""
         words = list(self._spec.argv or ())
         if not self._is_python() or not any("ipykernel" in word for word in words):
@@ -182,8 +241,26 @@ class Admission:
         return words[0] in names or os.path.abspath(words[0]) == os.path.abspath(sys.executable)
 
 
-_HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1"}
+_TRYING = 2.0
+"""Seconds that a start waits for the trial of what holds shares: what was tried before is read."""
 _FIELDS = ("share", "mem", "gpus")
+
+
+def _hides(env: Mapping[str, str]) -> bool:
+    """Whether a kernel is to see no GPU, by its user's own choice."""
+    visible = without_share(env).get("CUDA_VISIBLE_DEVICES")
+    return visible is not None and visible.strip()[:1] in ("", "-")
+
+
+def _still_holds(lease: Lease) -> bool:
+    """Whether a share has not ended meanwhile."""
+    client = LocalClient(find_home())
+    try:
+        return client.job(lease.job).state not in TERMINAL
+    except (LookupError, OSError):
+        return False
+    finally:
+        client.close()
 
 
 def _entry(metadata: Any) -> Any:

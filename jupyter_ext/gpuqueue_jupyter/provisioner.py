@@ -22,6 +22,7 @@ from gpuqueue.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from gpuqueue.client.shares import Lease
+    from gpuqueue_jupyter.lateshare import LateShare
 
 __all__ = ["GpuqueueProvisioner"]
 
@@ -34,7 +35,8 @@ class GpuqueueProvisioner(LocalProvisioner):
     gpus = AnyValue(None, allow_none=True, help="Number of GPUs.")
 
     _lease: Lease | None = None
-    _late: str = ""
+    _late: LateShare | None = None
+    _hook = False
     _told_of_death = False
     _begun = False
 
@@ -60,7 +62,7 @@ class GpuqueueProvisioner(LocalProvisioner):
             kwargs = await super().pre_launch(**kwargs)
             if ready is not None:
                 kwargs["env"] = ready(kwargs["env"])
-                if self._late:
+                if self._hook:
                     kwargs["cmd"] = [*kwargs["cmd"], _LOAD]
         except BaseException:
             self._fail()
@@ -92,6 +94,7 @@ class GpuqueueProvisioner(LocalProvisioner):
         """Get what this start needs; a function that puts it over an environment, or None."""
         from gpuqueue_jupyter.admission import Admission
 
+        self._take_late()
         given_up = threading.Event()
         admission = Admission(self.kernel_spec, str(self.kernel_id), self._config(), env)
         loop = asyncio.get_running_loop()
@@ -102,8 +105,19 @@ class GpuqueueProvisioner(LocalProvisioner):
             given_up.set()
             working.add_done_callback(_let_go)
             raise
-        self._lease, self._late = found.lease, found.late
+        self._lease, self._late, self._hook = found.lease, found.late, found.hook
         return found.environment
+
+    def _take_late(self) -> None:
+        """Let the kernel that was get no share any more; what it has got is this one's."""
+        late, self._late = self._late, None
+        if late is not None:
+            self._lease = late.close() or self._lease
+
+    @property
+    def _held(self) -> Lease | None:
+        """The share that the kernel has now."""
+        return self._lease or (self._late.lease if self._late is not None else None)
 
     def _config(self) -> dict[str, Any]:
         """What the kernelspec's provisioner stanza asks for; a typing error is not ignored."""
@@ -115,11 +129,13 @@ class GpuqueueProvisioner(LocalProvisioner):
     def _name(self) -> None:
         from gpuqueue.run.process import identify
 
-        if self._lease is None or self.process is None:
+        kernel = None if self.process is None else identify(self.process.pid)
+        if kernel is None:
             return
-        kernel = identify(self.process.pid)
-        if kernel is not None:
+        if self._lease is not None:
             self._lease.name(kernel)
+        if self._late is not None:
+            self._late.named(kernel)
 
     def _fail(self) -> None:
         """A start has failed, and nobody will call ``cleanup`` for it."""
@@ -146,11 +162,12 @@ class GpuqueueProvisioner(LocalProvisioner):
 
     async def kill(self, restart: bool = False) -> None:
         """Kill the kernel, and have MPS let go of it before, where it is under MPS."""
-        if self._lease is not None and self.process is not None and self.process.poll() is None:
+        held = self._held
+        if held is not None and self.process is not None and self.process.poll() is None:
             from gpuqueue.run.farewell import Farewell
             from gpuqueue.run.process import session_of
 
-            farewell = Farewell(str(self._lease.folder))
+            farewell = Farewell(str(held.folder))
             # a kernel leads a session of its own, whose processes are those that the kill is for
             pids = sorted({self.process.pid, *session_of(self.process.pid)})
             while not farewell.said(pids):
@@ -160,6 +177,7 @@ class GpuqueueProvisioner(LocalProvisioner):
     async def cleanup(self, restart: bool = False) -> None:
         """Give the share back, unless the kernel is to start again."""
         await super().cleanup(restart=restart)
+        self._take_late()
         if not restart:
             self._release()
         elif self._lease is not None and not self._told_of_death:
@@ -170,6 +188,7 @@ class GpuqueueProvisioner(LocalProvisioner):
                 manager.add_restart_callback(lambda: self._release(died=True), "dead")
 
     def _release(self, *, died: bool = False) -> None:
+        self._take_late()
         lease, self._lease = self._lease, None
         if lease is not None:
             lease.release(died=died)
@@ -184,6 +203,8 @@ def _let_go(working: asyncio.Future[Any]) -> None:
     """Nobody waits for a start any more: what it may have got is given back."""
     if working.cancelled() or working.exception() is not None:
         return
-    lease = working.result().lease
-    if lease is not None:
-        lease.release()
+    found = working.result()
+    late = found.late.close() if found.late is not None else None
+    for lease in (found.lease, late):
+        if lease is not None:
+            lease.release()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -23,18 +22,18 @@ from jupyter_client.provisioning.factory import KernelProvisionerFactory
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from mps_control import put_under_mps
 from server_fixtures import *  # noqa: F403
+from started_kernels import Start, Talk, book, held, manager, of, specs, start
 
 from gpuqueue.client import LocalClient
 from gpuqueue.client.shares import acquire
 from gpuqueue.client.wishes import Wish, remember
 from gpuqueue.errors import InvalidRequest, NoShare
-from gpuqueue.model import ACTIVE, Grant, Job, JobKind, JobState
+from gpuqueue.model import Grant, Job, JobState
 from gpuqueue.paths import Home
 from gpuqueue.run.files import is_held
 from gpuqueue.run.kernelshare import own_share, release
-from gpuqueue.run.process import environment_of
 
-Start = Callable[..., Any]
+__all__ = ["manager", "specs", "start"]
 
 
 @pytest.fixture(autouse=True)
@@ -43,64 +42,6 @@ def one_gpu(home: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     KernelProvisionerFactory.clear_instance()
     yield
     KernelProvisionerFactory.clear_instance()
-
-
-@pytest.fixture
-def manager(extension: GpuqueueExtension) -> Any:
-    return extension.serverapp.kernel_manager
-
-
-@pytest.fixture
-def specs(tmp_path: Path, jp_environ: Any, jp_data_dir: Path) -> Callable[..., str]:
-    """Add a kernelspec of a process that only lives; its name."""
-
-    def add(name: str, *, language: str = "python", argv: Any = None, **metadata: Any) -> str:
-        folder = jp_data_dir / "kernels" / name
-        folder.mkdir(parents=True)
-        program = [sys.executable, "-c", "import time; time.sleep(600)", "{connection_file}"]
-        spec = {
-            "argv": argv or program, "display_name": name, "language": language,
-            "metadata": metadata,
-        }  # fmt: skip
-        (folder / "kernel.json").write_text(json.dumps(spec))
-        return name
-
-    return add
-
-
-@pytest.fixture
-def start(manager: Any, jp_asyncio_loop: asyncio.AbstractEventLoop) -> Iterator[Start]:
-    """Start a kernel; its manager."""
-    begun: list[str] = []
-
-    def start(name: str, path: str | Path = "") -> Any:
-        env = {"JPY_SESSION_NAME": str(path), "PATH": "/usr/bin:/bin"} if path else None
-        words = {} if env is None else {"env": env}
-        begun.append(
-            jp_asyncio_loop.run_until_complete(manager.start_kernel(kernel_name=name, **words))
-        )
-        return manager.get_kernel(begun[-1])
-
-    yield start
-    for kernel in begun:
-        if kernel in manager:
-            jp_asyncio_loop.run_until_complete(manager.shutdown_kernel(kernel, now=True))
-
-
-def held(client: LocalClient) -> list[Job]:
-    """The kernels that hold a share."""
-    return [j for j in client.store.live() if j.kind is JobKind.KERNEL and j.state in ACTIVE]
-
-
-def of(kernel: Any) -> dict[str, str]:
-    """The environment of a kernel's process."""
-    return environment_of(kernel.provisioner.process.pid)
-
-
-def book(folder: Path, **asked: Any) -> Path:
-    path = folder / "a.ipynb"
-    path.write_text(json.dumps({"metadata": {"gpuqueue": asked}, "cells": []}))
-    return path
 
 
 # -- which kernels ---------------------------------------------------------------------------------
@@ -216,21 +157,10 @@ def test_late_is_for_kernels_that_have_our_hook(
     env = of(kernel)
     assert env["CUDA_VISIBLE_DEVICES"] == ""
     assert own_share(env)["late"] is True
-    talk = kernel.blocking_client()
-    talk.start_channels()
-    until(lambda: _answers(talk), what="the kernel answers")
-    reply = talk.execute("import sys; hooked = 'gpuqueue.magics.late' in sys.modules", reply=True,
-                         user_expressions={"hooked": "hooked"}, timeout=60)  # fmt: skip
-    assert reply["content"]["user_expressions"]["hooked"]["data"]["text/plain"] == "True"
-    talk.stop_channels()
-
-
-def _answers(talk: Any) -> bool:
-    try:
-        talk.wait_for_ready(60)
-    except RuntimeError:
-        return False
-    return True
+    talk = Talk(kernel)
+    hooked = "import sys; print('gpuqueue.magics.late' in sys.modules)"
+    assert talk.run(hooked) == ("True\n", "")
+    talk.close()
 
 
 @pytest.mark.parametrize(

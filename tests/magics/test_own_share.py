@@ -13,6 +13,7 @@ from conftest import until
 from notebook_kernel import Notebook, notebook
 
 from gpuqueue.client import LocalClient
+from gpuqueue.client.releasing import release
 from gpuqueue.client.shares import acquire
 from gpuqueue.client.wishes import Wish, remembered
 from gpuqueue.model import ACTIVE, Grant, Job, JobKind, JobState
@@ -121,7 +122,9 @@ def error(made: Notebook, source: str) -> str:
 def test_attach_and_release(book: Notebook, client: LocalClient) -> None:
     assert "no share" in book.ok("%gpu share").stream()
     told = book.ok("%gpu attach 0.5 20G").stream()
-    assert told.endswith("holds 0.5 of the compute and 20G of GPU 0 for this notebook\n")
+    assert told.endswith(
+        "holds 0.5 of the compute and 20G of GPU 0 for this notebook: admitted only\n"
+    )
     (job,) = held(client)
     until(lambda: client.job(job.id).state is JobState.RUNNING)
     assert "holds 0.5" in book.ok("%gpu").stream()
@@ -137,6 +140,32 @@ def test_attach_and_release(book: Notebook, client: LocalClient) -> None:
     assert [job.placement.grants[0].memory >> 30 for job in held(client)] == [20]
     book.ok("gpuqueue.release()")
     until(lambda: not held(client))
+
+
+def test_a_share_that_is_given_back_from_outside(book: Notebook, client: LocalClient) -> None:
+    book.ok("%gpu attach 0.25")
+    (job,) = held(client)
+    until(lambda: client.job(job.id).state is JobState.RUNNING)
+    assert release(client, job.id).settled
+    look = "import os; print(repr(os.environ['CUDA_VISIBLE_DEVICES']))"
+    told = book.ok(look)
+    words = f"the share of job {job.id} was given back from outside this notebook"
+    assert words in told.stream("stderr")
+    assert told.stream("stdout") == "''\n"
+    assert book.ok(look).stream("stderr") == ""
+    assert "holds 0.5" in book.ok("%gpu attach 0.5").stream()
+    assert len(held(client)) == 1
+
+
+def test_a_share_that_is_given_back_after_cuda_has_begun(
+    book: Notebook, client: LocalClient
+) -> None:
+    book.ok("%gpu attach 0.25\nimport torch; torch.cuda._lazy_init()")
+    (job,) = held(client)
+    until(lambda: client.job(job.id).state is JobState.RUNNING)
+    release(client, job.id)
+    told = book.ok("1")
+    assert "CUDA has begun here (torch): restart the kernel" in told.stream("stderr")
 
 
 def test_attach_is_refused_in_a_sentence(book: Notebook, client: LocalClient) -> None:
@@ -220,11 +249,9 @@ def test_a_cell_as_a_job_is_no_part_of_the_share(book: Notebook) -> None:
 @pytest.mark.parametrize(
     "use",
     [
-        "assert torch.cuda.is_available()",
-        "assert torch.cuda.device_count() == 1",
         "torch.cuda._lazy_init()",
         "from torch.cuda import _lazy_init; _lazy_init()",
-        "assert torch._C._cuda_getDeviceCount() == 1",
+        "torch._C._cuda_init()",
     ],
 )
 def test_pytorch_gets_the_share_when_it_comes_to_cuda(
@@ -238,6 +265,28 @@ def test_pytorch_gets_the_share_when_it_comes_to_cuda(
     assert job.placement.grants[0].compute == 250
     assert late.ok("print(torch._C._cuda_getDeviceCount(), torch._C.begun)").stream() == "1 0\n"
     assert len(held(client)) == 1
+
+
+@pytest.mark.parametrize(
+    "question",
+    ["torch.cuda.is_available()", "torch.cuda.device_count()", "torch._C._cuda_getDeviceCount()"],
+)
+def test_who_only_asks_takes_nothing(late: Notebook, client: LocalClient, question: str) -> None:
+    """Libraries ask as they are imported."""
+    assert late.ok(f"import torch; print(int({question}), torch._C.begun)").stream() == "1 None\n"
+    assert client.store.jobs() == []
+
+
+def test_a_cell_without_a_size_asks_for_what_its_own_notebook_leaves(
+    late: Notebook, client: LocalClient
+) -> None:
+    late.ok("import torch; torch.cuda._lazy_init()")
+    told = late.ok("%%gpu --eta 5m\nimport os; size = os.environ['GPUQUEUE_COMPUTE']")
+    assert "this cell asks for the rest, share 0.75 and 60G" in told.stream()
+    assert late.ok("print(size)").stream() == "0.75\n"
+    late.ok("%gpu release")
+    until(lambda: not held(client))
+    assert "the rest" not in late.ok("%%gpu\nwhole = 1").stream()
 
 
 def test_another_library_gets_it_at_its_import(late: Notebook, client: LocalClient) -> None:

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machines import NOW, G, card, job, machine, places, policy, run
 
-from gpuqueue.model import WHOLE, Job, JobKind, JobState, Mode, ModeName, Request
+from gpuqueue.model import (
+    WHOLE,
+    Job,
+    JobKind,
+    JobState,
+    Mode,
+    ModeName,
+    Origin,
+    ProcessId,
+    Request,
+)
 from gpuqueue.plan import Card, plan, refusal
 
 
@@ -174,3 +184,25 @@ def test_who_waits_for_a_kernel_to_end_holds_up_nobody() -> None:
     held = run(job(7, eta=600.0), 1, started=NOW)
     found = plan(machine(3, [waiting[1]], [seat, held], policy(9)), NOW)
     assert found.expected[3] == NOW + 600
+
+
+def test_a_cell_that_waits_for_its_own_notebook_is_told_the_way_out() -> None:
+    where = Origin("notebook", "/books/a.ipynb", "kernel-7")
+    own = run(kernel(1, "a.ipynb"), 0, compute=250, memory=20 * G, whole=False)
+    own = replace(own, origin=where)
+    cell = replace(job(2), kind=JobKind.CELL, origin=replace(where, session="kernel-8"))
+    wait = plan(machine(1, [cell], [own]), NOW).waits[2]
+    assert wait.sentence == "waits for a free GPU: GPU 0 is held by this notebook itself (job 1)"
+    assert wait.hint == (
+        "with --mem, up to 4G, it could share GPU 0 now; "
+        "%gpu release gives back what this notebook's kernel holds, so that it could start"
+    )
+    # a notebook without a name is known by its kernel's process
+    unnamed = replace(own, origin=Origin("notebook", "", "x"), process=ProcessId(8, 1, "b"))
+    cell = replace(cell, origin=replace(cell.origin, path=""))
+    assert "itself" in plan(machine(1, [cell], [unnamed]), NOW).waits[2].sentence
+    # what others hold is not said to be one's own, and where that is in the way, too, is no hint
+    other = run(kernel(3, "b.ipynb"), 0, compute=250, memory=20 * G, whole=False)
+    wait = plan(machine(1, [cell], [unnamed, other]), NOW).waits[2]
+    assert "itself (job 1) and notebook b.ipynb (job 3, alice)" in wait.sentence
+    assert "%gpu release" not in wait.hint

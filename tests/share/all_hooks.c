@@ -36,6 +36,7 @@ void *gq_real_nvml(int function) {
     return NULL;
 }
 
+CUresult cuInit(unsigned);
 CUresult cuMemAlloc_v2(CUdeviceptr *, size_t), cuMemFree_v2(CUdeviceptr), cuArrayDestroy(CUarray);
 CUresult cuMemAllocAsync(CUdeviceptr *, size_t, CUstream), cuStreamSynchronize(CUstream);
 CUresult cuArrayCreate_v2(CUarray *, const CUarray_descriptor *), cuMemRelease(CUhandle);
@@ -67,7 +68,7 @@ static void *work(void *number) {
 
 int main(void) {
     driver = dlopen("libcuda.so.1", RTLD_NOW);
-    REAL((unsigned), "cuInit")(0);
+    if (cuInit(0)) return 3;
     REAL((void **, unsigned, int), "cuCtxCreate_v2")(&context, 0, 0);
     pthread_barrier_init(&together, NULL, 4);
     pthread_t threads[4];

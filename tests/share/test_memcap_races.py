@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ import pytest
 from conftest import until
 from share_cards import HERE, MIB, ONE, TWO, Job, compile_c, drivers, job, library, needs_compiler
 
+from gpuqueue.run.door import LATE, Changes, Door
 from gpuqueue.share import memcap
 from gpuqueue.share.memcap import ledger as ledgers
 from gpuqueue.share.memcap.building import FLAGS, SOURCES, build_into
@@ -21,6 +23,8 @@ pytestmark = needs_compiler
 __all__ = ["drivers", "job", "library"]
 
 PARTS = [SOURCES / "ledger.c", SOURCES / "table.c", HERE / "race.c"]
+APART = ("resolve.c", "elf.c", "hip.c", "hip_more.c")
+"""What finds the drivers' functions, which a program that the library is linked into need not."""
 WIDE = [flag for flag in ("-mcx16",) if os.uname().machine == "x86_64"]
 
 
@@ -131,7 +135,7 @@ def test_the_whole_library_under_a_sanitizer(job: Job, drivers: Path, kind: str)
     """Linked into the program, because a preloaded one would come before the sanitizer."""
     if not has_sanitizer(kind):
         pytest.skip(f"the compiler has no {kind} sanitizer")
-    sources = [path for path in SOURCES.glob("*.c") if path.name not in ("resolve.c", "elf.c")]
+    sources = [path for path in SOURCES.glob("*.c") if path.name not in APART]
     sanitize = [f"-fsanitize={kind}", "-fno-sanitize-recover=all"]
     program = compile_c(
         job.folder / "all", *WIDE, *sanitize, f"-I{SOURCES}", *sources, HERE / "all_hooks.c"
@@ -143,6 +147,13 @@ def test_the_whole_library_under_a_sanitizer(job: Job, drivers: Path, kind: str)
         done = subprocess.run([program], env=environment, capture_output=True, text=True)
         assert (done.returncode, done.stderr, done.stdout) == (0, "", "0 left\n")
         assert job.used == 0
+    # the same, where the ledger comes with the answer to its first call
+    answer: Changes = {LATE: None, memcap.LEDGER: environment.pop(memcap.LEDGER)}
+    with contextlib.closing(Door(lambda _: answer, 20)) as door:
+        environment[LATE] = door.name
+        done = subprocess.run([program], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "0 left\n")
+    assert job.usage.peak > 0
 
 
 def test_more_processes_than_there_are_slots(tmp_path: Path, race: Path):

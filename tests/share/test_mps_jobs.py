@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from share_cards import HERE, needs_compiler
 import gpuqueue
 from gpuqueue.client import LocalClient
 from gpuqueue.control.holding import FACT
-from gpuqueue.model import JobState
+from gpuqueue.model import TERMINAL, JobState
 from gpuqueue.paths import Home
 from gpuqueue.share.mps.daemon import running
 from gpuqueue.share.mps.place import place_of
@@ -155,3 +156,21 @@ def test_the_victims_of_a_fault_are_put_back(machine: Machine, tmp_path: Path) -
     (again / "go").touch()
     assert victim.wait(120) == 7
     assert victim.reason == "exit code 7"
+
+
+def test_a_process_that_attaches_is_held_by_what_cuda_reads_as_it_begins(machine: Machine) -> None:
+    code = (
+        "import gpuqueue, os\nheld = gpuqueue.attach(0.25)\n"
+        f"from cudalike import *\nuse()\n{SMS}\nsay(held.job)\nheard()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as attached:
+        assert attached.stdout is not None
+        assert attached.stdout.readline() == "33\n"
+        job = machine.client.job(int(attached.stdout.readline()))
+        assert job.hold is not None
+        assert (job.hold.compute, job.hold.memory) == ("capped", "advised")
+        assert job.hold.by == ("MPS", "framework settings")
+        attached.communicate("end")
+    until(lambda: machine.client.job(job.id).state in TERMINAL)

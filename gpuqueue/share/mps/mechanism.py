@@ -53,6 +53,7 @@ class Mps:
     subject = Subject.COMPUTE
     standing = Standing.CAPPED
     reports = False
+    at_start = False
     scope = "each process of a job"
     changes = Effect.NEXT_START
     bypass = "a process without the job's CUDA_MPS_PIPE_DIRECTORY"

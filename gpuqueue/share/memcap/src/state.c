@@ -20,6 +20,7 @@ static int closed; /* it has been tried: this process has no cap */
 /* No constructor does this: the library must cost nothing in programs that never touch a GPU. And
  * no lock: a child that is forked meanwhile would find it held by a thread that it has not. */
 static struct gq_state *begin(void) {
+    if (gq_is_late()) return NULL; /* not yet: CUDA has not begun */
     const char *path = getenv("GPUQUEUE_MEMCAP");
     struct gq_ledger *ledger = path ? gq_ledger_open(path) : NULL, *no_ledger = NULL;
     struct gq_state *state = MAP_FAILED, *no_state = NULL;
