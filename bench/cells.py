@@ -14,7 +14,8 @@ array         Cells that read a large array (new, and as sent before), return on
               array's way; beside a copy of that array in memory in the same repetition. Medians.
 array_alone   The same ways through the same functions, without the jobs around them.
 small_objects Cells that read and return lists of ints, dicts and small arrays, beside pickle.
-torch         The round trip in a notebook that has torch imported, where torch is installed.
+torch         The round trip in a notebook that has torch imported, where torch is installed: in
+              turn with the one that has not.
 
 The last line printed is one JSON object.
 """
@@ -22,6 +23,7 @@ The last line printed is one JSON object.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
@@ -37,6 +39,10 @@ from nbclient import NotebookClient
 sys.path.insert(0, str(Path(__file__).parent))
 
 from transparency import own_queue, wait_for_spare
+
+_CELL = "%%gpu\nx = x + 1"
+_TURN = 5
+_REST_BETWEEN = 0.5
 
 
 class _Kernel:
@@ -71,16 +77,37 @@ def _warm(kernel: _Kernel) -> None:
         wait_for_spare(os.environ["GPUQUEUE_HOME"])
 
 
-def _small(kernel: _Kernel, count: int) -> dict[str, float]:
-    kernel.run("%reload_ext gpuqueue\nx = 0")
+def _round_trips(kernels: dict[str, _Kernel], count: int) -> dict[str, dict[str, float]]:
+    """Medians for each of the notebooks.
+
+    They take turns, some cells each, so that what else the machine does is the same for all; a turn
+    begins when the processes for the next cell of both wait.
+    """
+    found: dict[str, dict[str, float]] = {name: {} for name in kernels}
+    for kernel in kernels.values():
+        kernel.run("%reload_ext gpuqueue\nx = 0")
     _spares(0)
-    found = {"first": kernel.run("%%gpu\nx = x + 1")[0]}
-    found["fresh"] = kernel.median("%%gpu\nx = x + 1", count)
-    _spares(1)
-    _warm(kernel)
-    found["gpu"] = kernel.median("%%gpu\nx = x + 1", count)
-    found["plain"] = kernel.median("x = x + 1", count)
+    for name, kernel in kernels.items():
+        found[name]["first"] = kernel.run(_CELL)[0]
+    fresh = _in_turn(kernels, _CELL, count)
+    _spares(len(kernels))
+    for kernel in kernels.values():
+        _warm(kernel)
+    gpu, plain = _in_turn(kernels, _CELL, 2 * count), _in_turn(kernels, "x = x + 1", count)
+    for name, medians in found.items():
+        medians |= {"fresh": fresh[name], "gpu": gpu[name], "plain": plain[name]}
     return found
+
+
+def _in_turn(kernels: dict[str, _Kernel], source: str, count: int) -> dict[str, float]:
+    """The median of a cell in each notebook."""
+    took: dict[str, list[float]] = {name: [] for name in kernels}
+    while len(took[next(iter(took))]) < count:
+        for name, kernel in kernels.items():
+            wait_for_spare(os.environ["GPUQUEUE_HOME"], timeout=_REST_BETWEEN)
+            time.sleep(_REST_BETWEEN)
+            took[name] += [kernel.run(source)[0] for _ in range(_TURN)]
+    return {name: statistics.median(seconds) for name, seconds in took.items()}
 
 
 def _parallel(kernel: _Kernel, count: int) -> float:
@@ -239,13 +266,21 @@ def main() -> None:
     count, size = (5, 128 << 20) if quick else (20, 1 << 30)
     found: dict[str, Any] = {}
     with own_queue(real=False):
-        kernel = _Kernel()
-        with kernel.client.setup_kernel():
-            found["round_trip"] = small = _small(kernel, count)
+        with contextlib.ExitStack() as stack:
+            kernels = {"round trip": _Kernel()}
+            if importlib.util.find_spec("torch"):
+                kernels["with torch"] = _Kernel()
+            for kernel in kernels.values():
+                stack.enter_context(kernel.client.setup_kernel())
+            if "with torch" in kernels:
+                kernels["with torch"].run("import torch")
+            both = _round_trips(kernels, count)
             if importlib.util.find_spec("ipyparallel"):
-                small["px"] = _parallel(kernel, count)
-        for name, seconds in small.items():
-            print(f"round trip {name:<6} {seconds * 1000:8.1f} ms", flush=True)
+                both["round trip"]["px"] = _parallel(kernels["round trip"], count)
+        for what, medians in both.items():
+            for name, seconds in medians.items():
+                print(f"{what} {name:<6} {seconds * 1000:8.1f} ms", flush=True)
+        found |= {"round_trip": both["round trip"], "torch": both.get("with torch")}
         if importlib.util.find_spec("numpy"):
             kernel = _Kernel()
             with kernel.client.setup_kernel():
@@ -256,13 +291,6 @@ def main() -> None:
             for part in ("array", "array_alone", "small_objects"):
                 for name, value in found[part].items():
                     print(f"{part} {name:<22} {value:14.3f}", flush=True)
-        if importlib.util.find_spec("torch"):
-            kernel = _Kernel()
-            with kernel.client.setup_kernel():
-                kernel.run("import torch")
-                found["torch"] = _small(kernel, count)
-            for name, seconds in found["torch"].items():
-                print(f"with torch {name:<6} {seconds * 1000:8.1f} ms", flush=True)
     print(json.dumps(found))
 
 

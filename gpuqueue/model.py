@@ -7,8 +7,9 @@ epoch, durations in seconds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 __all__ = [
@@ -199,11 +200,13 @@ class Origin:
 
     ``kind`` is ``notebook``, ``terminal``, ``python`` or ``rest``; ``path`` is the notebook's or
     script's path where known; ``session`` tells one notebook kernel or terminal from another.
+    ``agent`` is the coding agent that asked, such as ``Claude Code``; empty for a person.
     """
 
     kind: str = "python"
     path: str = ""
     session: str = ""
+    agent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +275,15 @@ class Job:
             return self.request
         return replace(self.request, share=self.resized.share, memory=self.resized.memory)
 
+    def changed(self, **changes: Any) -> Job:
+        """The same job with some facts changed, in a third of the time of ``replace``."""
+        if unknown := changes.keys() - _FACTS.keys():
+            raise TypeError(f"a job has no {', '.join(sorted(unknown))}")
+        after = object.__new__(Job)
+        for (name, write), value in zip(_FACTS.items(), _read_facts(self), strict=True):
+            write(after, changes.get(name, value))
+        return after
+
     def ran(self, now: float) -> float:
         """Seconds that this attempt has run until ``now`` or its end, those frozen left out."""
         if self.started is None:
@@ -296,6 +308,11 @@ class Job:
     def order(self) -> tuple[int, int, int]:
         """Sort key of the queue: priority, then position, then arrival."""
         return (-self.request.priority, self.position, self.id)
+
+
+# how each is written although the class is frozen
+_FACTS = {each.name: getattr(Job, each.name).__set__ for each in fields(Job)}
+_read_facts = attrgetter(*_FACTS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ _SIZES = (
     "log_limit", "spare_memory", "cell_text_limit", "cell_result_limit",
     "cell_failed_result_limit", "auto_free_memory",
 )  # fmt: skip
+
+_bytes_of = lru_cache(maxsize=64)(parse_bytes)  # asked for at every start
 
 SECRET = frozenset({"notify_urls"})
 """Settings whose values are for the controller alone."""
@@ -284,7 +287,7 @@ class Settings(HasTraits):
 
     def size(self, name: str) -> int:
         """A setting that is a size, in bytes."""
-        return parse_bytes(getattr(self, name), name)
+        return _bytes_of(getattr(self, name), name)
 
     @property
     def log_limit_bytes(self) -> int:

@@ -151,3 +151,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(
         key=lambda item: -max((mark.args[0] for mark in item.iter_markers("timeout")), default=0)
     )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests have to tell though they passed: their property ``told``; and kills in all."""
+    reports = [
+        report
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.stats.get(outcome, ())
+        if any(name == "told" for name, _ in report.user_properties)
+    ]
+    for report in reports:
+        told = dict(report.user_properties)
+        terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]}: {told['told']}")
+    killers = [report for report in reports if "kills" in dict(report.user_properties)]
+    if killers:
+        kills = sum(dict(report.user_properties)["kills"] for report in killers)
+        took = max(report.stop for report in killers) - min(report.start for report in killers)
+        terminalreporter.write_line(f"{kills} kills in all, within {took:.0f} s")

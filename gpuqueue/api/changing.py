@@ -21,6 +21,7 @@ __all__ = [
     "move",
     "preview",
     "priority",
+    "release",
     "resize",
     "retry",
     "submit",
@@ -50,10 +51,13 @@ def submit(asked: Asked) -> Question:
     wanted = submission_of(asked.content)
 
     def ask(client: LocalClient) -> Created:
+        from gpuqueue.client.rights import agent_of
+
         work = work_of(asked, wanted)
+        origin = Origin(asked.origin, agent=agent_of(browser=asked.browser))
         began = time.time()
         try:
-            job = client.submit([work], origin=Origin(asked.origin), owner=asked.owner)[0]
+            job = client.submit([work], origin=origin, owner=asked.owner)[0]
         except UnknownJob as error:
             raise InvalidRequest("after", str(error).removeprefix("after: ")) from None
         # with a key that is known, the first job of that key is the answer
@@ -144,6 +148,21 @@ def resize(asked: Asked) -> Question:
         from gpuqueue.client.resizing import resize
 
         answer = resize(client, number, share=body.get("share"), mem=body.get("mem"))
+        job = told.job_told(client, client.job(number))
+        return Accepted(answer.to_dict() | {"job": job}, answer.settled)
+
+    return ask
+
+
+def release(asked: Asked) -> Question:
+    """Give back the share of a notebook's kernel, which goes on without it."""
+    number = asked.job
+    asked.body()
+
+    def ask(client: LocalClient) -> Accepted:
+        from gpuqueue.client.releasing import release
+
+        answer = release(client, number)
         job = told.job_told(client, client.job(number))
         return Accepted(answer.to_dict() | {"job": job}, answer.settled)
 

@@ -80,15 +80,19 @@ def gpus(asked: Asked) -> Question:
 
 
 def jobs(asked: Asked) -> Question:
-    """One page of jobs, newest first."""
+    """One page of jobs, newest first; or of those that have ended, the last to end first."""
     from gpuqueue.store import Sought
 
-    query = asked.query("state", "owner", "before", "limit", "match")
+    query = asked.query("state", "owner", "before", "limit", "match", "order")
     owner = query.text("owner")
     before = query.integer("before", 0, 1, _MOST) or None
     limit = query.integer("limit", 100, 1, 1000)
     sought = Sought.of(query.text("match"), query.states("state"))
-    return lambda client: told.jobs_told(client, sought, owner, before, limit)
+    order = query.text("order") or "number"
+    if order not in ("number", "ended"):
+        raise InvalidRequest("order", "write number or ended")
+    ended = order == "ended"
+    return lambda client: told.jobs_told(client, sought, owner, before, limit, ended=ended)
 
 
 def usage(asked: Asked) -> Question:
@@ -99,10 +103,7 @@ def usage(asked: Asked) -> Question:
     def ask(client: LocalClient) -> dict[str, Any]:
         from gpuqueue.client.books import usage
 
-        found = usage(client, since, by)
-        return {
-            "by": found.by, "since": found.since, "until": found.until, "rows": list(found)
-        }  # fmt: skip
+        return usage(client, since, by).to_dict()
 
     return ask
 

@@ -90,6 +90,7 @@ def _routes() -> tuple[Route, ...]:
         Route("POST", "/jobs/{id}/priority", "write", changing.priority),
         Route("POST", "/jobs/{id}/move", "write", changing.move),
         Route("POST", "/jobs/{id}/resize", "write", changing.resize),
+        Route("POST", "/jobs/{id}/release", "write", changing.release),
         Route("POST", "/jobs/{id}/retry", "execute", changing.retry),
         Route("POST", "/swap", "write", changing.swap),
         Route("POST", "/free", "write", freeing.free),

@@ -80,13 +80,21 @@ def _with_failure(client: LocalClient, told: dict[str, Any], job: Job) -> dict[s
 
 
 def jobs_told(
-    client: LocalClient, sought: Sought | None, owner: str | None, before: int | None, limit: int
+    client: LocalClient,
+    sought: Sought | None,
+    owner: str | None,
+    before: int | None,
+    limit: int,
+    *,
+    ended: bool,
 ) -> dict[str, Any]:
-    """One page of jobs, newest first."""
+    """One page of jobs, newest first, or of those that have ``ended``, the last to end first."""
     from gpuqueue.store import job_to_dict
 
     states = None if sought is None else sought.states
-    found = client.store.jobs(states=states, owner=owner, before=before, limit=limit, sought=sought)
+    found = client.store.jobs(
+        states=states, owner=owner, before=before, limit=limit, sought=sought, ended=ended
+    )
     return {
         "jobs": [_with_failure(client, job_to_dict(job), job) for job in found],
         "next": found[-1].id if len(found) == limit else None,
@@ -106,13 +114,13 @@ def status_told(
 
     whole = status_of(client, recent=0)
     running, waiting = whole.running, whole.waiting
-    states = TERMINAL
+    states = None
     if sought is not None:
         running = tuple(job for job in running if sought.fits(job))
         waiting = tuple(job for job in waiting if sought.fits(job))
-        states = TERMINAL if sought.states is None else TERMINAL & sought.states
-    # by number, as the pages go on that are asked for next
-    ended = tuple(client.store.jobs(states=states, limit=recent, sought=sought))
+        states = sought.states
+    # one that ran for long has a low number and may be what ended last
+    ended = tuple(client.store.jobs(states=states, limit=recent, sought=sought, ended=True))
     # the GPUs tell of all that run
     told = replace(whole, waiting=waiting[:limit], recent=ended).to_dict()
     told["counts"] = _counted(whole.running, whole.waiting)
@@ -227,13 +235,15 @@ def progress_told(
 ) -> dict[str, Any]:
     """What a job has noted of its progress; of many notes the first, the last, and some between."""
     from gpuqueue.client.progress import notes, thinned
+    from gpuqueue.client.throughput import rates_of
 
-    _, number, path, ended = _attempt_file(client, job_id, attempt, PROGRESS)
+    job, number, path, ended = _attempt_file(client, job_id, attempt, PROGRESS)
     found = notes(path)
     return {
         "attempt": number,
         "count": len(found),
         "points": thinned(found, points),
+        "rates": [rate.to_dict() for rate in rates_of(client, job, found)],
         "ended": ended,
     }
 

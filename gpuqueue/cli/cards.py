@@ -29,7 +29,10 @@ _LONG = (
 def cards(
     *,
     long: Annotated[
-        bool, typer.Option("--long", help="Also what is never divided, and what goes round a cap.")
+        bool,
+        typer.Option(
+            "--long", help="Also what is never divided, what goes round a cap, and each trial."
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print data for programs.")] = False,
 ) -> None:
@@ -69,6 +72,9 @@ def card_text(card: Card, *, long: bool) -> Iterable[str]:
         yield f"  {line.what:<22}  {line.standing:<13}  {line.scope}".rstrip()
     if long and card.uncapped:
         yield f"{_REST}to have them apart: {card.uncapped[0].better}"
+    for trial in card.trials if long else ():
+        word = "works" if trial.works else "not used"
+        yield f"  {trial.mechanism:<22}  {word:<13}  {trial.seen}".rstrip()
 
 
 def _line_text(line: Line, *, long: bool) -> Iterable[str]:

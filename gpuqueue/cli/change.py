@@ -12,7 +12,7 @@ from gpuqueue.errors import GpuqueueError
 if TYPE_CHECKING:
     from gpuqueue.client import LocalClient
 
-__all__ = ["cancel", "priority", "resize", "retry", "swap"]
+__all__ = ["cancel", "priority", "release", "resize", "retry", "swap"]
 
 
 def cancel(
@@ -112,6 +112,25 @@ def resize(
     from gpuqueue.client.resizing import resize as ask
 
     answer = ask(default_client(), job_id, share=share, mem=mem)
+    if as_json:
+        say_json({"schema": 1} | answer.to_dict())
+    else:
+        typer.echo(answer.message)
+
+
+def release(
+    job_id: LiveJobId,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print data for programs.")] = False,
+) -> None:
+    """Give back the share of a notebook's kernel; the kernel goes on.
+
+    What its process holds of a GPU stays until it is restarted or shut down.
+    """
+    from gpuqueue.client.local import default_client
+    from gpuqueue.client.releasing import release as ask
+
+    answer = ask(default_client(), job_id)
     if as_json:
         say_json({"schema": 1} | answer.to_dict())
     else:

@@ -112,6 +112,7 @@ def show(job_id: JobId, *, as_json: AsJson = False) -> None:
 def job_view(client: LocalClient, job: Job) -> dict[str, Any]:
     """A job with its surroundings, as plain data (schema 1)."""
     from gpuqueue.client.status import wait_to_dict
+    from gpuqueue.client.throughput import throughput
     from gpuqueue.model import JobState
     from gpuqueue.record.checkpoints import captured
     from gpuqueue.record.facts import code_from
@@ -132,6 +133,7 @@ def job_view(client: LocalClient, job: Job) -> dict[str, Any]:
         ],
         "environment": _environment(spec),
         "code": code and code.to_dict(),
+        "throughput": [rate.to_dict() for rate in throughput(client, job)],
         "checkpoints": [str(path) for path in captured(client.home.job(job.id), spec)],
         "directory": str(client.home.job(job.id)),
         "log": str(client.log_path(job)),

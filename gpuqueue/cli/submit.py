@@ -194,14 +194,16 @@ def _environment(pairs: Sequence[str]) -> dict[str, str]:
 
 def _origin() -> Origin:
     """The terminal, or what stands in for one."""
+    from gpuqueue.client.rights import agent_of
     from gpuqueue.model import Origin
 
+    agent = agent_of()
     for stream in (0, 2, 1):
         try:
-            return Origin("terminal", "", os.ttyname(stream).removeprefix("/dev/"))
+            return Origin("terminal", "", os.ttyname(stream).removeprefix("/dev/"), agent)
         except (OSError, AttributeError):
             continue
-    return Origin("terminal", "", f"parent-{os.getppid()}")
+    return Origin("terminal", "", f"parent-{os.getppid()}", agent)
 
 
 def payload_of(

@@ -272,13 +272,14 @@ def show_text(view: Mapping[str, Any], now: float) -> str:
         rows.append(("waiting", f"position {wait['position']}{when}: {wait['sentence']}"))
         if wait["hint"]:
             rows.append(("hint", wait["hint"]))
-    rows += _memory_rows(view)
+    rows += _learned_rows(view)
     if view["placement"]:
         names = {gpu["uuid"]: f"GPU {gpu['index']} ({gpu['name']})" for gpu in view["gpus"]}
         grants = [_grant_text(grant, names) for grant in view["placement"]["grants"]]
         slots = _count(view["placement"]["slots"], "slot")
         rows.append(("GPUs", "; ".join([*grants, slots] if grants else ["none", slots])))
     rows += _hold_rows(view)
+    rows += _rate_rows(view)
     rows += _code_rows(view)
     rows.append(("environment", _environment_text(view["environment"])))
     rows += [("files", view["directory"]), ("log", view["log"])]
@@ -293,13 +294,18 @@ def show_text(view: Mapping[str, Any], now: float) -> str:
     return "\n".join(lines)
 
 
-def _memory_rows(view: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _learned_rows(view: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = []
     if view["peak"] is not None:
         over = f", {format_bytes(view['excess'])} over its --mem" if view["excess"] else ""
         rows.append(("GPU memory", f"at most {format_bytes(view['peak'])} on one GPU{over}"))
+    # a notebook's command is its file, a cell's its code
+    what = {"cell": "code", "notebook": "notebook"}.get(view["kind"], "command")
+    if view["learned"] is not None:
+        learned = f"{format_duration(view['learned'])}, by earlier runs of this {what}"
+        rows.append(("may take", learned))
     if view["learned_memory"] is not None and not view["lacked"]:
-        learned = f"{format_bytes(view['learned_memory'])}, by earlier runs of this command"
+        learned = f"{format_bytes(view['learned_memory'])}, by earlier runs of this {what}"
         rows.append(("may need", learned))
     if view["lacked"]:
         rows.append(("ran out of", f"{format_bytes(view['lacked'])}; ran once more with all"))
@@ -315,6 +321,23 @@ def _hold_rows(view: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [("held to it", f"compute {hold['compute']}, memory {hold['memory']}{by}")]
     rows += [("", f"without {name}: {one_line(why, 200)}") for name, why in hold["missing"].items()]
     return rows + [("but", one_line(doubt, 200)) for doubt in hold["doubts"]]
+
+
+def _rate_rows(view: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What it gets done, of what it has noted."""
+    texts = [_rate_text(rate) for rate in view.get("throughput", ())]
+    return [("" if number else "does", text) for number, text in enumerate(texts)]
+
+
+def _rate_text(rate: Mapping[str, Any]) -> str:
+    """What a job does: ``12.4 steps/s, 179,000 for each hour of a whole GPU``."""
+    each = rate["per_gpu_hour"]
+    more = "" if each is None else f", {_rounded(each)} for each hour of a whole GPU"
+    return f"{_rounded(rate['per_second'])} {one_line(rate['name'])}/s{more}"
+
+
+def _rounded(number: float) -> str:
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
 
 
 def _code_rows(view: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ def usage(
         str, typer.Option(metavar="TIME", help="From how long ago: 24h, 7d, or all there is.")
     ] = "24h",
     by: Annotated[
-        str, typer.Option(metavar="KEY", help="owner, notebook, tag, gpu, vendor or job.")
+        str, typer.Option(metavar="KEY", help="owner, notebook, tag, agent, gpu, vendor or job.")
     ] = "owner",
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print data for programs.")] = False,
@@ -27,12 +27,7 @@ def usage(
 
     found = ask(default_client(), since, by)
     if as_json:
-        say_json(
-            {
-                "schema": 1, "by": found.by, "since": found.since, "until": found.until,
-                "rows": list(found),
-            }
-        )  # fmt: skip
+        say_json({"schema": 1, **found.to_dict()})
     elif found:
         typer.echo(repr(found))
     else:

@@ -265,7 +265,7 @@ def usage(since: str | float = "24h", by: str = "owner") -> Usage:
     since
         From how long ago on: ``"24h"``, ``"7d"``, seconds, or ``"all"``.
     by
-        ``owner``, ``notebook``, ``tag``, ``gpu``, ``vendor`` or ``job``.
+        ``owner``, ``notebook``, ``tag``, ``agent``, ``gpu``, ``vendor`` or ``job``.
 
     Raises
     ------

@@ -23,9 +23,19 @@ from gpuqueue.units import parse_duration
 if TYPE_CHECKING:
     from gpuqueue.client.local import LocalClient
 
-__all__ = ["KEYS", "Usage", "add_up", "begin_of", "key_of", "usage"]
+__all__ = [
+    "KEYS",
+    "Usage",
+    "add_up",
+    "begin_of",
+    "compute_in",
+    "key_of",
+    "overlap",
+    "total_of",
+    "usage",
+]
 
-KEYS = ("owner", "notebook", "tag", "gpu", "vendor", "job")
+KEYS = ("owner", "notebook", "tag", "agent", "gpu", "vendor", "job")
 """What usage may be told by."""
 _COLUMNS = ("gpu_hours", "gib_hours", "held_hours", "jobs")
 _ALL = "all"
@@ -47,26 +57,44 @@ class Usage(list[dict[str, Any]]):
         The key.
     since, until
         The time that they are about, in seconds since the epoch.
+    total
+        All of them together. A job on two GPUs is one job in it, and in each of their rows.
     """
 
     def __init__(
-        self, rows: Iterable[dict[str, Any]], *, by: str, since: float, until: float
+        self,
+        rows: Iterable[dict[str, Any]],
+        *,
+        by: str,
+        since: float,
+        until: float,
+        total: Mapping[str, Any],
     ) -> None:
         super().__init__(rows)
         self.by = by
         self.since = since
         self.until = until
+        self.total = dict(total)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "by": self.by, "since": self.since, "until": self.until, "rows": list(self),
+            "total": self.total,
+        }  # fmt: skip
 
     def table(self) -> list[list[str]]:
-        """The rows as text, with a head, columns padded."""
+        """The rows as text, with a head and, of several, a last line of all; columns padded."""
         named = any("name" in row for row in self)
         head = [self.by.upper(), *(["NAME"] if named else ()), "GPU-H", "GIB-H", "HELD-H", "JOBS"]
+        # of one row there is nothing to add up
+        total = [{**self.total, self.by: "total"}] if len(self) > 1 else []
         rows = [
             [
                 str(row[self.by]) or "-", *([row.get("name", "")] if named else ()),
                 *(f"{row[name]:.2f}" for name in _COLUMNS[:3]), str(row["jobs"]),
             ]
-            for row in self
+            for row in (*self, *total)
         ]  # fmt: skip
         widths = [max(len(line[i]) for line in (head, *rows)) for i in range(len(head))]
         left = 2 if named else 1
@@ -151,26 +179,45 @@ def add_up(
     sums: dict[Any, _Sum] = {}
     jobs: dict[Any, set[int]] = {}
     for stay in stays:
-        seconds = min(end, stay.until if stay.until is not None else end) - max(begin, stay.since)
+        seconds = overlap(stay, begin, end)
         if seconds <= 0:
             continue
         card = cards.get(stay.gpu, {})
         key, name = _named(stay, by, card)
         found = sums.setdefault(key, _Sum(name))
         jobs.setdefault(key, set()).add(stay.job)
-        found.gpu += 0.0 if stay.frozen else seconds * _part(stay, card)
+        found.gpu += compute_in(stay, seconds, card)
         found.memory += seconds * stay.memory / _GIB
         found.held += seconds
     rows = [found.row(by, key, len(jobs[key])) for key, found in sums.items()]
     return sorted(rows, key=lambda row: (-row["gpu_hours"], -row["held_hours"], str(row[by])))
 
 
-def _part(stay: Stay, card: Mapping[str, Any]) -> float:
-    """The part of a GPU that a record is about; of one without a share, that of its memory."""
+def total_of(
+    stays: Sequence[Stay], begin: float, end: float, cards: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """All of them together, as one row without a key."""
+    rows = add_up(stays, "job", begin, end, cards)
+    return {name: sum(row[name] for row in rows) for name in _COLUMNS[:3]} | {"jobs": len(rows)}
+
+
+def overlap(stay: Stay, begin: float, end: float) -> float:
+    """Seconds of a record that lie in a time; one that is open lasts until its ``end``."""
+    until = end if stay.until is None else stay.until
+    return max(0.0, min(end, until) - max(begin, stay.since))
+
+
+def compute_in(stay: Stay, seconds: float, card: Mapping[str, Any]) -> float:
+    """Seconds of a whole GPU in so many of a record: none of one that was frozen.
+
+    One without a share has the part of the GPU that its memory is.
+    """
+    if stay.frozen:
+        return 0.0
     total = card.get("memory")
     if stay.compute or not total:
-        return stay.compute / WHOLE
-    return float(min(1.0, stay.memory / total))
+        return seconds * stay.compute / WHOLE
+    return seconds * float(min(1.0, stay.memory / total))
 
 
 def _named(stay: Stay, by: str, card: Mapping[str, Any]) -> tuple[Any, str]:
@@ -195,5 +242,7 @@ def usage(client: LocalClient, since: str | float = "24h", by: str = "owner") ->
     now = time.time()
     key, begin = key_of(by), begin_of(since, now)
     cards = client.store.fact(CARDS) or {}
-    rows = add_up(client.store.stays(begin), key, begin, now, cards)
-    return Usage(rows, by=key, since=begin, until=now)
+    stays = client.store.stays(begin)
+    rows = add_up(stays, key, begin, now, cards)
+    total = total_of(stays, begin, now, cards)
+    return Usage(rows, by=key, since=begin, until=now, total=total)

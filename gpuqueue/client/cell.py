@@ -71,12 +71,13 @@ def cell_payload(
     transform = _transformer(shell)
     # the number of the cell that runs now; what IPython itself calls by that name has changed
     count = shell.displayhook.prompt_count if shell is not None else 1
-    typed = _with_first_line(source)
+    typed = _with_first_line(_one_line(source, shell))
     names = _names(typed, transform, f"Cell In[{count}]")
     # loaded only now, so that a syntax error is told without it
+    from gpuqueue.run.loghandlers import handlers_of_ones_own
+    from gpuqueue.run.printers import printers_of_ones_own
     from gpuqueue.run.shellstate import hidden_names
     from gpuqueue.run.sources import names_in, sources
-    from gpuqueue.run.surroundings import handlers_of_ones_own
 
     hidden = hidden_names(namespace, getattr(shell, "user_ns_hidden", {}))
     # before anything of the user's is run by pickling it
@@ -87,7 +88,7 @@ def cell_payload(
     patches = _patches(shell, namespace)
     extras: dict[str, Any] = {place.key: value for place, value in patches.items()}
     if shell is not None:
-        extras |= handlers_of_ones_own()
+        extras |= handlers_of_ones_own() | printers_of_ones_own()
     if any(magics.values()):
         extras["<magics>"] = magics
     dumped, needs = _pickled(
@@ -199,6 +200,25 @@ def _transformer(shell: Any) -> Callable[[str], str]:
 
     manager: Any = TransformerManager  # it has no types of its own
     return manager().transform_cell  # type: ignore[no-any-return]
+
+
+def _one_line(source: str, shell: Any) -> str:
+    """What a cell of one line means that is no Python, such as ``ls`` or the name of a macro.
+
+    IPython looks at that only where there is but one line, and in a job there is one above it.
+    """
+    if shell is None or len(source.strip().splitlines()) != 1:
+        return source
+    try:
+        code = shell.input_transformer_manager.transform_cell(source)
+        if len(code.splitlines()) != 1:
+            return source
+        with shell.builtin_trap:
+            meant = str(shell.prefilter_manager.prefilter_lines(code))
+    except Exception:  # noqa: BLE001 - it has prefilters of the user's own
+        return source
+    # a macro of cells that have the magic would queue them from within the job
+    return source if meant.strip() == code.strip() or "'gpu'" in meant else meant
 
 
 def _with_first_line(source: str) -> str:

@@ -35,7 +35,7 @@ def check_demands(client: LocalClient, request: Request) -> None:
     """
     if not request.require:
         return
-    fact = _known(client)
+    fact = _known(client, request)
     if fact is None:
         return
     machine = client.machine()
@@ -52,15 +52,19 @@ def check_demands(client: LocalClient, request: Request) -> None:
         raise DoesNotFit("require", refused)
 
 
-def _known(client: LocalClient) -> Any:
-    """What a controller that runs has found out; None if none has in time."""
+def _known(client: LocalClient, request: Request) -> Any:
+    """What a controller that runs has found out; None if none has in time, or all is capped."""
     if not client.wake("hold") and not may_autostart(client.settings):
         return None  # none runs, and none comes
     deadline = time.monotonic() + _PATIENCE
     with client.watch() as watch:
         while time.monotonic() < deadline:
             fact = client.store.fact(FACT)
-            if client.lead() is not None and fact and not fact.get("trying"):
-                return fact
+            if client.lead() is not None and fact:
+                if not fact.get("trying"):
+                    return fact
+                # what is still tried is of no concern where all that is required is seen to
+                if set(asked_of(request)) >= set(request.require) <= set(fact.get("capped", ())):
+                    return None
             watch.wait(0.1)
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from typing import Any, ParamSpec, TypeVar
@@ -19,6 +20,9 @@ __all__ = ["GpuExecutor", "JobFuture"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_ANSWER = 30.0
+"""Seconds for the controller to take a waiting job out of the queue."""
 
 
 class JobFuture(Future[T]):
@@ -38,6 +42,11 @@ class JobFuture(Future[T]):
             return False
         with contextlib.suppress(NotAllowedNow):
             self.job.cancel()
+        # a busy machine's controller may take a while to hear it, and False would be a lie then
+        deadline = time.monotonic() + _ANSWER
+        with default_client().watch() as watch:
+            while self.job.state is JobState.QUEUED and time.monotonic() < deadline:
+                watch.wait(0.5)
         # it may have started before the controller saw the wish; what counts is what it became
         record = self.job.record
         return record.state is JobState.CANCELLED and (super().cancel() or self.cancelled())

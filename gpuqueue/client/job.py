@@ -24,6 +24,7 @@ from gpuqueue.store import job_to_dict
 from gpuqueue.units import format_duration
 
 if TYPE_CHECKING:
+    from gpuqueue.client.throughput import Rate
     from gpuqueue.record.facts import Code
 
 __all__ = ["Job", "RemoteTraceback"]
@@ -121,6 +122,17 @@ class Job:
         from gpuqueue.client.progress import latest_note
 
         return latest_note(self._client, self.record)
+
+    @property
+    def throughput(self) -> list[Rate]:
+        """What it does each second, and for each hour of a whole GPU that it holds.
+
+        Of what it notes with ``gpuqueue.checkpoint.log``: its step, and rates of its own such as
+        ``samples_per_second``. Empty while this attempt has noted too little.
+        """
+        from gpuqueue.client.throughput import throughput
+
+        return throughput(self._client, self.record)
 
     def done(self) -> bool:
         """Whether it has ended."""

@@ -16,6 +16,7 @@ from gpuqueue.client.request import Options, check_kind
 from gpuqueue.client.staging import place, staged
 from gpuqueue.client.watch import Watch
 from gpuqueue.client.whose import origin_here, shown, shown_origin, user
+from gpuqueue.control.evicting import saving
 from gpuqueue.control.lead import ensure_lead, lead_of
 from gpuqueue.control.machine import (
     Machine,
@@ -172,7 +173,9 @@ class LocalClient:
             now = time.time()
             usage = usage_of(self.store, settings, machine, now)
             mode = self.store.mode()
-            decision = plan(snapshot_of(jobs, parents, machine, settings, usage, mode=mode), now)
+            saves = saving(self.home, jobs)
+            found = snapshot_of(jobs, parents, machine, settings, usage, mode=mode, saves=saves)
+            decision = plan(found, now)
             if all(start.job != trial.id for start in decision.starts):
                 if kind is JobKind.KERNEL:
                     raise DoesNotFit("wait", refusal(decision, trial))
@@ -206,7 +209,9 @@ class LocalClient:
         now, machine, settings = time.time(), self.machine(), self.settings
         usage = usage_of(self.store, settings, machine, now)
         mode = self.store.mode()
-        return plan(snapshot_of(live, parents, machine, settings, usage, mode=mode), now)
+        saves = saving(self.home, live)
+        found = snapshot_of(live, parents, machine, settings, usage, mode=mode, saves=saves)
+        return plan(found, now)
 
     def looked(self) -> tuple[Sequence[Job], Plan]:
         """The jobs that have not ended and the plan, for whoever only shows them.

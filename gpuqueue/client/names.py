@@ -219,6 +219,8 @@ class _Walk(ast.NodeVisitor):
             self._sure = set(before)
             self._visit_all([handler.type])
             if handler.name:
+                # Python deletes it at the end of the handler, whatever it was before
+                self.names.deletes |= {handler.name} - before
                 self._bind(handler.name)
                 self.names.binds.discard(handler.name)
             self._visit_all(handler.body)

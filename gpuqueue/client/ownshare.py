@@ -11,6 +11,7 @@ import atexit
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +35,7 @@ __all__ = [
     "attach",
     "attach_as",
     "beside_own",
+    "forget_share",
     "held_share",
     "notebook_path",
     "release",
@@ -166,7 +168,6 @@ def release_share() -> str:
     NoShare
         It has none.
     """
-    global _own  # noqa: PLW0603
     with _lock:
         client = default_client()
         held = held_share(client)
@@ -175,17 +176,10 @@ def release_share() -> str:
         used = _begun()
         _empty_cache()
         told = own_share()
-        if _own is not None and _own[0] == os.getpid():
-            _own[1].release(detached=True)
-        else:
+        if _own is None or _own[0] != os.getpid():
             kernelshare.release(told["folder"], detached=True)
             ring(client.home.wake, f"kernel {told['job']}")
-        _own = None
-        left = without_share(os.environ)
-        hidden = {"CUDA_VISIBLE_DEVICES": ""}
-        door = told.get("ask")
-        # it may get one again where it got this one
-        set_variables(with_share(left, hidden, {"ask": door}) if door else {**left, **hidden})
+        _let_go(told)
     words = f"the share of job {held.job} is given back"
     if used:
         return (
@@ -193,6 +187,36 @@ def release_share() -> str:
             "outside the queue until the kernel is restarted."
         )
     return f"{words}; this process sees no GPU until it attaches again."
+
+
+def forget_share() -> str:
+    """Take in that this process's share was given back from outside; what is to be said of it.
+
+    It sees no GPU from then on, unless CUDA has begun. Empty where the share is still its own.
+    """
+    with _lock:
+        told = own_share()
+        if "job" not in told or not kernelshare.is_released(told["folder"]):
+            return ""
+        _let_go(told)
+        words = f"the share of job {told['job']} was given back from outside this notebook"
+        if used := _begun():
+            return (
+                f"{words}. CUDA has begun here ({used}): restart the kernel to have a share again."
+            )
+        return f"{words}; it sees no GPU until %gpu attach"
+
+
+def _let_go(told: Mapping[str, Any]) -> None:
+    """See no GPU, and look after no share any more; ``told`` is what was known of it."""
+    global _own  # noqa: PLW0603
+    if _own is not None and _own[0] == os.getpid():
+        _own[1].release(detached=True)
+    _own = None
+    left, hidden = without_share(os.environ), {"CUDA_VISIBLE_DEVICES": ""}
+    door = told.get("ask")
+    # it may get one again where it got this one
+    set_variables(with_share(left, hidden, {"ask": door}) if door else {**left, **hidden})
 
 
 def held_share(client: LocalClient | None = None) -> Held | None:

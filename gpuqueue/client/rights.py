@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from gpuqueue.errors import NotYours
 
-__all__ = ["MARKERS", "Scope", "require_person", "scope_of"]
+__all__ = ["MARKERS", "Scope", "agent_of", "require_person", "scope_of"]
 
 MARKERS = {
     "CLAUDECODE": "Claude Code",
@@ -43,12 +43,21 @@ def scope_of(env: Mapping[str, str] | None = None, *, browser: bool = False) -> 
     if browser:
         return Scope.PERSON, "a person"
     env = os.environ if env is None else env
-    for name, agent in MARKERS.items():
-        if env.get(name):
-            return Scope.AGENT, f"{agent} ({name} is set)"
+    if name := _marker(env):
+        return Scope.AGENT, f"{MARKERS[name]} ({name} is set)"
     if "GPUQUEUE_ATTEMPT_DIR" in env:
         return Scope.JOB, f"job {env.get('GPUQUEUE_JOB_ID', '?')}"
     return Scope.PERSON, "a person"
+
+
+def agent_of(env: Mapping[str, str] | None = None, *, browser: bool = False) -> str:
+    """The coding agent that asks, by its name; empty for a person. As `scope_of` tells it."""
+    name = "" if browser else _marker(os.environ if env is None else env)
+    return MARKERS[name] if name else ""
+
+
+def _marker(env: Mapping[str, str]) -> str:
+    return next((name for name in MARKERS if env.get(name)), "")
 
 
 def require_person(

@@ -12,9 +12,11 @@ from typing import Any
 from gpuqueue.client.freeing import mode_line, mode_told, parked_of
 from gpuqueue.client.local import LocalClient
 from gpuqueue.client.progress import latest_note, note_in_words, slow_save
+from gpuqueue.control.crowding import FACT as CROWDED_FACT
+from gpuqueue.control.crowding import sentences
 from gpuqueue.control.devicememory import astray
 from gpuqueue.control.machine import Machine, managed_gpus, policy_of
-from gpuqueue.model import ACTIVE, TERMINAL, Gpu, Job, JobState, Mode
+from gpuqueue.model import ACTIVE, Gpu, Job, JobState, Mode
 from gpuqueue.plan import Wait
 from gpuqueue.run.parked import Parked
 from gpuqueue.store import job_to_dict, plain
@@ -32,6 +34,7 @@ class Status:
 
     ``waits`` maps a waiting job's number to why it waits and until when, ``parked`` a frozen one's
     to what of its GPU memory is on the host, ``progress`` a running one's to how far it says it is.
+    ``tips`` are sentences about what could be done better.
     """
 
     at: float
@@ -50,6 +53,7 @@ class Status:
     mode: Mode = field(default_factory=Mode)
     parked: Mapping[int, Parked] = field(default_factory=dict)
     progress: Mapping[int, str] = field(default_factory=dict)
+    tips: tuple[str, ...] = ()
 
     @property
     def slots_used(self) -> int:
@@ -68,6 +72,7 @@ class Status:
             "mode": mode_told(self.mode, self.running, self.machine, self.parked),
             "problem": self.machine.problem,
             "warning": self.warning,
+            "tips": list(self.tips),
             "slots": {"used": self.slots_used, "total": self.slots},
             "gpus": [self._gpu(gpu) for gpu in self.managed],
             "running": [job_to_dict(job) for job in self.running],
@@ -139,6 +144,7 @@ def status_of(client: LocalClient, *, recent: int = 5) -> Status:
     settings = client.settings
     machine = client.machine()
     live, plan = client.looked()
+    managed = managed_gpus(settings, machine.gpus)
     policy = policy_of(settings, machine.gpus)
     waiting = sorted((job for job in live if job.state is JobState.QUEUED), key=lambda j: j.order)
     return Status(
@@ -146,18 +152,19 @@ def status_of(client: LocalClient, *, recent: int = 5) -> Status:
         lead=client.lead(),
         home=str(client.home.root),
         machine=machine,
-        managed=managed_gpus(settings, machine.gpus),
+        managed=managed,
         slots=policy.slots,
         shared_gpu=policy.shared_gpu,
         running=tuple(job for job in live if job.state in ACTIVE),
         waiting=tuple(waiting),
-        recent=_ended(client, recent),
+        recent=tuple(client.store.jobs(ended=True, limit=recent)),
         waits=plan.waits if waiting else {},
         settings=settings.as_dict(),
         warning=_warnings(client),
         mode=client.store.mode(),
         parked=parked_of(client.home, live),
         progress=_progress(client, live),
+        tips=sentences(client.store.fact(CROWDED_FACT), managed, live),
     )
 
 
@@ -169,17 +176,6 @@ def _progress(client: LocalClient, live: Sequence[Job]) -> dict[int, str]:
             if words := "; ".join(filter(None, [far, slow_save(client, job, client.settings)])):
                 found[job.id] = words
     return found
-
-
-_LOOKED_AT = 200
-"""Of how many jobs, by their numbers, those that ended last are found."""
-
-
-def _ended(client: LocalClient, count: int) -> tuple[Job, ...]:
-    """The jobs that ended last, the latest first: one that ran for long has a low number."""
-    found = client.store.jobs(states=sorted(TERMINAL), limit=max(count, _LOOKED_AT) if count else 0)
-    found.sort(key=lambda job: (job.ended or 0.0, job.id), reverse=True)
-    return tuple(found[:count])
 
 
 _FULL = 64 << 20
@@ -253,6 +249,7 @@ def render(status: Status) -> str:
         lines.insert(0, free)
     if status.warning:
         lines.append(f"warning: {status.warning}")
+    lines += [f"tip: {tip}" for tip in status.tips]
     lines += [_gpu_line(status, gpu) for gpu in status.managed]
     if not status.managed:
         lines.append(f"no GPUs{': ' + status.machine.problem if status.machine.problem else ''}")

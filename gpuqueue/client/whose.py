@@ -5,8 +5,10 @@ from __future__ import annotations
 import getpass
 import os
 import sys
+from dataclasses import replace
 from functools import lru_cache
 
+from gpuqueue.client.rights import agent_of
 from gpuqueue.model import Origin
 
 __all__ = ["origin_here", "shown", "shown_origin", "user"]
@@ -14,12 +16,11 @@ __all__ = ["origin_here", "shown", "shown_origin", "user"]
 
 def origin_here() -> Origin:
     """Where this process submits from."""
-    if path := os.environ.get("JPY_SESSION_NAME"):
-        return Origin("notebook", path, f"kernel-{os.getpid()}")
-    if "ipykernel" in sys.modules:
-        return Origin("notebook", "", f"kernel-{os.getpid()}")
+    path, agent = os.environ.get("JPY_SESSION_NAME", ""), agent_of()
+    if path or "ipykernel" in sys.modules:
+        return Origin("notebook", path, f"kernel-{os.getpid()}", agent)
     script = getattr(sys.modules.get("__main__"), "__file__", "") or ""
-    return Origin("python", os.path.abspath(script) if script else "", f"pid-{os.getpid()}")
+    return Origin("python", os.path.abspath(script) if script else "", f"pid-{os.getpid()}", agent)
 
 
 def user() -> str:
@@ -51,4 +52,4 @@ def shown(text: str) -> str:
 
 def shown_origin(origin: Origin) -> Origin:
     """An origin whose words are for people."""
-    return Origin(origin.kind, shown(origin.path), shown(origin.session))
+    return replace(origin, path=shown(origin.path), session=shown(origin.session))

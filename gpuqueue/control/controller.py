@@ -16,7 +16,7 @@ from gpuqueue.control.adopt import adopt
 from gpuqueue.control.clock import CLOCK, Clock, mode_moved, moved
 from gpuqueue.control.copies import Copies
 from gpuqueue.control.devicememory import take_note
-from gpuqueue.control.evicting import EVICT, Evictor
+from gpuqueue.control.evicting import EVICT, Evictor, saving
 from gpuqueue.control.following import Follower
 from gpuqueue.control.freeing import WISHES, Freer
 from gpuqueue.control.herald import Herald
@@ -322,8 +322,9 @@ class Controller:
         settings = self.settings.current
         usage = usage_of(self.store, settings, self.sight.machine, turn.now)
         snapshot = snapshot_of(
-            turn.jobs.values(), parents, self.sight.machine, settings, usage, mode=turn.mode
-        )
+            turn.jobs.values(), parents, self.sight.machine, settings, usage, mode=turn.mode,
+            saves=saving(self.home, turn.jobs.values()),
+        )  # fmt: skip
         began = time.monotonic()
         decision = plan(snapshot, turn.now)
         ended = time.monotonic()

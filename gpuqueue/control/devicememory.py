@@ -11,7 +11,7 @@ from gpuqueue.control.outcome import Outcome
 from gpuqueue.control.turn import Turn
 from gpuqueue.errors import GpuqueueError
 from gpuqueue.model import ACTIVE, Job, JobKind, JobState, Preset
-from gpuqueue.run.devicememory import log_tells_out_of_memory
+from gpuqueue.run.devicememory import log_tells_out_of_memory, tells_out_of_memory
 from gpuqueue.run.files import LOG, OUTCOME, read_json
 from gpuqueue.settings import Settings
 from gpuqueue.share import memcap
@@ -68,6 +68,8 @@ def note_excess(turn: Turn, job: Job, peak: int) -> None:
 
 def highest(job: Job, folder: Path, machine: Machine) -> int | None:
     """A job's peak when it has ended: the largest of all that was measured, and what it told."""
+    if not job.uses_gpu:
+        return job.peak
     by_gpu: Mapping[str, int] = (machine.used or {}).get(job.id, {})
     seen = [by_gpu.get(gpu, 0) for gpu in (job.placement.gpus if job.placement else ())]
     known = [
@@ -135,4 +137,7 @@ def _most(job: Job, machine: Machine, settings: Settings) -> int:
 def _ran_out(job: Job, folder: Path) -> bool:
     if job.kind is JobKind.SCRIPT:
         return log_tells_out_of_memory(str(folder / LOG))
-    return bool(_told(folder, job).get("out_of_memory"))
+    told = _told(folder, job)
+    if job.kind is JobKind.NOTEBOOK:  # it says how its cell failed
+        return tells_out_of_memory(told.get("reason", ""))
+    return bool(told.get("out_of_memory"))

@@ -1,14 +1,15 @@
-"""Work for a thread of its own, with what people wait for ahead of what only looks."""
+"""Work for threads of its own, with what people wait for ahead of what only looks."""
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
-__all__ = ["Errands"]
+__all__ = ["Errands", "Lines"]
 
 log = logging.getLogger("gpuqueue")
 
@@ -64,12 +65,16 @@ class Errands:
         with self._changed:
             self._looks.pop(key, None)
 
+    def stop(self) -> None:
+        """Have the thread end after what was put, and without what was only to be looked at."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
     def close(self, patience: float) -> None:
-        """End the thread after what was put, which is waited for so many seconds; looks are not."""
+        """The same, and wait for that so many seconds."""
+        self.stop()
         if self._thread is not None:
-            with self._changed:
-                self._closed = True
-                self._changed.notify()
             self._thread.join(patience)
             self._thread = None
 
@@ -90,3 +95,30 @@ class Errands:
                 work()
             except Exception:
                 log.exception("gpuqueue: what holds jobs to their shares has failed")
+
+
+class Lines:
+    """One line of errands for each GPU, so that what hangs on one keeps nothing waiting elsewhere.
+
+    A line and its thread are there from the first use of its key on.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lines: dict[Hashable, Errands] = {}
+
+    def at(self, key: Hashable) -> Errands:
+        """The line of a key."""
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = Errands(f"{self._name}-{len(self._lines)}")
+        line.begin()
+        return line
+
+    def close(self, patience: float) -> None:
+        """End all of them, as `Errands.close` does, within so many seconds."""
+        deadline = time.monotonic() + patience
+        for line in self._lines.values():
+            line.stop()
+        for line in self._lines.values():
+            line.close(max(0.0, deadline - time.monotonic()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from gpuqueue.control.runners import ask, ask_aside
 from gpuqueue.control.turn import Turn
@@ -12,7 +12,7 @@ from gpuqueue.model import Job, JobState
 from gpuqueue.paths import Home
 from gpuqueue.run.files import ask_to_stop, has_begun, is_resumable
 
-__all__ = ["BROKEN", "EVICT", "FREE", "Evictor", "in_front", "resumes"]
+__all__ = ["BROKEN", "EVICT", "FREE", "Evictor", "in_front", "resumes", "saving"]
 
 EVICT = "evict"
 """What ``Job.asked`` says of a job that is to make room for another."""
@@ -69,7 +69,7 @@ class Evictor:
 
     def saves(self, job: Job) -> bool:
         """Whether a job can save and step aside."""
-        return job.request.resumable or is_resumable(self._home.attempt(job.id, job.attempt))
+        return _saves(self._home, job)
 
     def is_late(self, job: Job, patience: float) -> bool:
         """Whether this job has been asked for longer than ``patience`` seconds."""
@@ -85,6 +85,19 @@ def resumes(home: Home, job: Job) -> bool:
     """Whether an attempt goes on from what an earlier one has saved."""
     says = has_begun if job.request.resumable else is_resumable
     return any(says(home.attempt(job.id, earlier)) for earlier in range(1, job.attempt))
+
+
+def saving(home: Home, jobs: Iterable[Job]) -> frozenset[int]:
+    """Ids of the preemptible jobs among those that run which save when they are to make room."""
+    return frozenset(
+        job.id
+        for job in jobs
+        if job.state is JobState.RUNNING and job.request.preemptible and _saves(home, job)
+    )
+
+
+def _saves(home: Home, job: Job) -> bool:
+    return job.request.resumable or is_resumable(home.attempt(job.id, job.attempt))
 
 
 def in_front(jobs: Mapping[int, Job], job: Job) -> int:

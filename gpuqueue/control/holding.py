@@ -1,9 +1,10 @@
 """Holds jobs to their shares, by what was seen to work on this machine.
 
-The trials take seconds, and so may every call of a mechanism: all of it happens in a thread of its
-own, and what has come of it is taken in by a later turn. Starts wait a moment for the trials, which
-are short where an earlier lead has kept what they showed. After that, and until they are over, a
-job that does not require more starts as *admitted only*.
+The trials take seconds, and so may every call of a mechanism: all of it happens in threads of its
+own, one for each GPU, and what has come of it is taken in by a later turn. What hangs on one GPU
+keeps no job of another waiting. Each mechanism is used from the end of its own trial on. Starts
+wait a moment for the trials, which are short where an earlier lead has kept what they showed. After
+that, a job starts with what was seen to work by then, unless it requires more.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,10 +20,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpuqueue.control.errands import Errands
+from gpuqueue.control.errands import Errands, Lines
 from gpuqueue.errors import GpuqueueError
 from gpuqueue.model import WHOLE, Gpu, Hold, Job, Placement, Request
 from gpuqueue.paths import Home
+from gpuqueue.run.files import MPS, read_json
 from gpuqueue.run.wake import ring
 from gpuqueue.share import (
     Bound,
@@ -108,13 +111,17 @@ class Holder:
 
     home: Home
     make: Callable[[Home, Sequence[Gpu]], Ladder | None] = ladder_of
-    _errands: Errands = field(default_factory=lambda: Errands("gpuqueue-hold"))
+    _lines: Lines = field(default_factory=lambda: Lines("gpuqueue-hold"))
+    _line_of: dict[Path, str] = field(default_factory=dict)
     _told: deque[Told] = field(default_factory=deque)
     _owed: deque[Path] = field(default_factory=lambda: deque(maxlen=_OWED))
+    _begun: bool = False
     _gpus: tuple[Gpu, ...] = ()
     _ladder: Ladder | None = None
-    _proven: Ladder | None = None
     _since: float = 0.0
+    _waiting: dict[int, tuple[Job, Path, str | None]] = field(default_factory=dict)
+    """Starts that wait for trials, by the job's number."""
+    _telling: threading.Lock = field(default_factory=threading.Lock)
     _fact: dict[str, Any] | None = None
     _published: dict[str, Any] | None = None
 
@@ -123,25 +130,27 @@ class Holder:
     def know(self, gpus: Sequence[Gpu]) -> None:
         """Try what holds jobs on these GPUs, unless that is known; cheap to call often."""
         found = tuple(gpus)
-        if found == self._gpus and self._errands.begun:
+        if found == self._gpus and self._begun:
             return
-        self._errands.begin()
+        self._begun = True
         self._gpus = found
-        self._proven = None
         self._since = time.monotonic()
         ladder = self._ladder = self.make(self.home, found)
-        self._fact = {"trying": True} if ladder else _fact_of(None)
         if ladder is not None:
-            self._errands.put(lambda: self._try(ladder))
+            ladder.begin(lambda: self._heard(ladder))
             while self._owed:
                 self.release(self._owed.popleft())
+        self._tell(ladder)
 
-    def _try(self, ladder: Ladder) -> None:
-        ladder.probes()
+    def _heard(self, ladder: Ladder) -> None:
+        """One more trial is over."""
         if ladder is self._ladder:  # else there are other GPUs by now
-            self._fact = _fact_of(ladder)
-            self._proven = ladder
+            self._tell(ladder)
             self._ring()
+
+    def _tell(self, ladder: Ladder | None) -> None:
+        with self._telling:  # of two trials that end at once the second knows of both
+            self._fact = _fact_of(ladder)
 
     def fact(self) -> dict[str, Any] | None:
         """What is to be published of it and has not been; None where there is nothing new."""
@@ -153,12 +162,12 @@ class Holder:
     @property
     def trying(self) -> bool:
         """Whether trials are still under way."""
-        return self._ladder is not None and self._proven is None
+        return self._ladder is not None and not self._ladder.complete
 
     @property
     def preload(self) -> str:
         """The library of a memory cap that holds here, for processes there before their job."""
-        return _library_of(self._proven) if self._proven else ""
+        return _library_of(self._ladder) if self._ladder else ""
 
     # -- starting ----------------------------------------------------------------------------
 
@@ -172,19 +181,50 @@ class Holder:
             return False
         # one whose start an earlier lead has made ready is not let go with less by this one
         held = job.hold is not None and bool(job.hold.by)
-        soon = time.monotonic() - self._since < _MOMENT
-        return self._proven is not None or bool(job.request.require) or held or soon
+        known = self._ladder.complete or self._ladder.works
+        return known or bool(job.request.require) or held or self._soon
 
-    def first(self, job: Job) -> Hold | None:
-        """How far a job is held as far as that is known before anything is asked."""
-        if not _has_part(job.placement):
+    @property
+    def _soon(self) -> bool:
+        """Whether the trials have only just begun."""
+        return time.monotonic() - self._since < _MOMENT
+
+    def first(self, placement: Placement) -> Hold | None:
+        """How far a job there is held as far as that is known before anything is asked."""
+        if not _has_part(placement):
             return None
         return Hold(missing={"all": _TRYING if self._ladder else _NOTHING})
 
     def start(self, job: Job, folder: Path, spec: str | None) -> None:
-        """Make ready what a job is to start with; `take` tells of it later."""
-        ladder, gpus = self._ladder, self._gpus
-        assert ladder is not None
+        """Make ready what a job is to start with, as soon as `press` may; `take` tells of it."""
+        self._waiting[job.id] = job, folder, spec
+        self.press()
+
+    def press(self) -> None:
+        """Go on with the starts that need wait for no trial any more."""
+        ladder = self._ladder
+        if ladder is None:
+            return
+        ready = [job for job, _, _ in self._waiting.values() if self._is_ready(ladder, job)]
+        for job in ready:
+            self._make_ready(ladder, *self._waiting.pop(job.id))
+
+    def drop(self, job: Job) -> None:
+        """What waits of its start waits no longer: it is not wanted any more."""
+        self._waiting.pop(job.id, None)
+
+    def _is_ready(self, ladder: Ladder, job: Job) -> bool:
+        """Whether what could be had by waiting for more trials is not waited for."""
+        if ladder.complete:
+            return True
+        by = job.hold.by if job.hold is not None else ()
+        if job.request.require or by:
+            subjects = [Subject(name) for name in job.request.require]
+            return ladder.tried(by) and all(ladder.decided(subject) for subject in subjects)
+        return not self._soon and ladder.works
+
+    def _make_ready(self, ladder: Ladder, job: Job, folder: Path, spec: str | None) -> None:
+        gpus = self._gpus
         placement = _enforced(job, job.placement or Placement())
 
         def work() -> Outcome:
@@ -194,11 +234,11 @@ class Holder:
                 placement, folder, ladder=ladder, totals=_totals(gpus), base=told.get("env") or {},
                 versions=versions_in(told.get("program") or ""), there=bool(told.get("attached")),
             )  # fmt: skip
-            if ladder is self._proven:  # a start may have tried again what did not work
-                self._fact = _fact_of(ladder)
+            if ladder is self._ladder:  # a start may have tried again what did not work
+                self._tell(ladder)
             return made
 
-        self._errands.put(self._told_of("start", job.id, job.attempt, work))
+        self._line(folder, job).put(self._told_of("start", job.id, job.attempt, work))
 
     # -- while it runs -----------------------------------------------------------------------
 
@@ -211,9 +251,9 @@ class Holder:
         ladder, by = self._ladder, job.hold.by if job.hold else ()
         bound = self._bound(_enforced(job, placement), folder)
         assert ladder is not None
-        self._errands.hasten(folder)
-        work = self._told_of("resize", job.id, wish, lambda: ladder.resize(bound, by))
-        self._errands.put(work)
+        line = self._line(folder, job)
+        line.hasten(folder)
+        line.put(self._told_of("resize", job.id, wish, lambda: ladder.resize(bound, by)))
 
     def verify(self, job: Job, folder: Path, users: Collection[int]) -> None:
         """See whether these processes of a job are held; `take` tells what contradicts it.
@@ -224,7 +264,7 @@ class Holder:
         bound = self._bound(_enforced(job, job.placement or Placement()), folder)
         assert ladder is not None
         work = self._told_of("verify", job.id, job.attempt, lambda: ladder.verify(bound, by, users))
-        self._errands.look(folder, work)
+        self._line(folder, job).look(folder, work)
 
     def release(self, folder: Path, by: Collection[str] | None = None) -> None:
         """Let go of what was made for an attempt that is over; harmless where that was done.
@@ -237,13 +277,28 @@ class Holder:
             self._owed.append(folder)
             return
         names = [one.name for one in ladder.mechanisms] if by is None else by
-        self._errands.drop(folder)
-        self._errands.put(lambda: ladder.release(Bound(folder, {}), names))
+        line = self._line(folder)
+        self._line_of.pop(folder, None)
+        line.drop(folder)
+        line.put(lambda: ladder.release(Bound(folder, {}), names))
+
+    def _line(self, folder: Path, job: Job | None = None) -> Errands:
+        """The line of an attempt, which is that of its GPUs: what is asked of it keeps its order.
+
+        Of one that this lead has asked nothing of, the note of its MPS daemon tells which may hang.
+        """
+        if folder not in self._line_of:
+            if job is not None:
+                self._line_of[folder] = " ".join(job.placement.gpus) if job.placement else ""
+            else:
+                note = read_json(folder / MPS)
+                return self._lines.at(str(note.get("gpu", "")) if isinstance(note, dict) else "")
+        return self._lines.at(self._line_of[folder])
 
     def _bound(self, placement: Placement, folder: Path) -> Bound:
         return bound_of(placement, folder, totals=_totals(self._gpus), base={})
 
-    # -- the thread --------------------------------------------------------------------------
+    # -- the threads -------------------------------------------------------------------------
 
     def take(self) -> list[Told]:
         """What has come of calls since the last time."""
@@ -254,8 +309,8 @@ class Holder:
         return found
 
     def close(self) -> None:
-        """End the thread after what it has to do; what holds jobs stays."""
-        self._errands.close(_PATIENCE)
+        """End the threads after what they have to do; what holds jobs stays."""
+        self._lines.close(_PATIENCE)
 
     def _told_of(
         self, kind: str, job: int, key: int, work: Callable[[], Any]
@@ -336,11 +391,11 @@ def _fact_of(ladder: Ladder | None) -> dict[str, Any]:
         words: Mapping[Subject, Standing] = dict.fromkeys(Subject, Standing.ADMITTED_ONLY)
         reasons: Mapping[Subject, str] = dict.fromkeys(Subject, _sentence(_NOTHING))
         return {"standings": _plain(words), "reasons": _plain(reasons)}
-    return {
-        "standings": _plain(ladder.promises()),
-        "reasons": _plain(ladder.reasons()),
-        "library": _library_of(ladder),
-    }
+    words, reasons, library = ladder.promises(), ladder.reasons(), _library_of(ladder)
+    if trying := ladder.trying:
+        capped = [str(name) for name, word in words.items() if word is Standing.CAPPED]
+        return {"trying": list(trying), "capped": capped, "library": library}
+    return {"standings": _plain(words), "reasons": _plain(reasons), "library": library}
 
 
 def _library_of(ladder: Ladder) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from gpuqueue.control.crowding import Crowding
 from gpuqueue.control.holding import FACT, Holder, Told
 from gpuqueue.control.machine import CARDS, Machine
 from gpuqueue.control.outcome import Outcome
@@ -51,6 +52,7 @@ class Keeper:
         self._end = end
         self._seen: dict[int, frozenset[int]] = {}
         self._cards: tuple[Gpu, ...] = ()
+        self._crowding = Crowding(store)
 
     def sweep(self) -> None:
         """Let go of what held jobs that ended as no lead was there to do it, or one was killed."""
@@ -63,6 +65,7 @@ class Keeper:
     def take_in(self, turn: Turn) -> bool:
         """Take in what has come of calls; whether anything changed for the plan."""
         changed = False
+        self._holder.press()
         for told in self._holder.take():
             if told.kind == "start":
                 if (outcome := self._starter.go_on(turn, told)) is not None:
@@ -82,6 +85,7 @@ class Keeper:
         if machine.gpus != self._cards:
             self._cards = machine.gpus
             self._note_cards()
+        self._crowding.look(turn, machine)
         users = machine.users or {}
         for job_id, pids in users.items():
             job = turn.jobs.get(job_id)

@@ -232,6 +232,7 @@ def snapshot_of(
     usage: Mapping[str, float] | None = None,
     *,
     mode: Mode | None = None,
+    saves: frozenset[int] = frozenset(),
 ) -> Snapshot:
     """All that a plan depends on; ``usage`` as of ``usage_of``, for ``fair_share``."""
     waiting, running = [], []
@@ -251,5 +252,5 @@ def snapshot_of(
     }
     return Snapshot(
         cards, tuple(waiting), tuple(running), policy, parents, estimates, latest, usage or {},
-        mode or Mode(),
+        mode or Mode(), saves,
     )  # fmt: skip

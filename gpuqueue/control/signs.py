@@ -54,8 +54,10 @@ class Signs:
 
     def end_of(self, job: Job, outcome: Outcome, now: float) -> float:
         """Until when an attempt that is over held what it had, in seconds since the epoch."""
+        if outcome.ended:
+            return min(now, outcome.ended)
         folder = self._home.attempt(job.id, job.attempt)
-        told = outcome.ended or (read_exit(folder) or {}).get("ended")
+        told = (read_exit(folder) or {}).get("ended")
         if told or job.process is None:
             return min(now, told or now)  # one that never began held its room until now
         if job.id in self._seen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import replace
 
@@ -62,7 +63,7 @@ class Starter:
         started = turn.move(
             job, "starting", state=JobState.STARTING, placement=placement,
             attempt=job.attempt + 1, reason="",
-            hold=self.holder.first(replace(job, placement=placement)),
+            hold=self.holder.first(placement),
         )  # fmt: skip
         turn.enter(started)
         turn.actions.append(lambda: self._begin(started))
@@ -87,6 +88,7 @@ class Starter:
         """A runner has come, or none is wanted any more."""
         self._ordered.pop(job.id, None)
         self._preparing.pop(job.id, None)
+        self.holder.drop(job)
         self._added.pop((job.id, job.attempt), None)
 
     # -- what holds it -----------------------------------------------------------------------
@@ -96,6 +98,7 @@ class Starter:
         ready = (job.id, job.attempt) in self._added or not self.holder.must_ask(job)
         if ready:
             self._preparing.pop(job.id, None)  # an answer that comes yet is let go of
+            self.holder.drop(job)
             self._launch(job)
         elif self._preparing.get(job.id) != job.attempt:
             self._preparing[job.id] = job.attempt
@@ -127,8 +130,7 @@ class Starter:
 
     def unmet(self, job: Job, placement: Placement) -> str:
         """Why a job that requires a cap does not start where nothing could be one."""
-        placed = replace(job, placement=placement)
-        if not job.request.require or self.holder.must_ask(placed):
+        if not job.request.require or self.holder.must_ask(job.changed(placement=placement)):
             return ""
         whole = all(grant.whole for grant in placement.grants)
         return lacks(job, replace(nothing(), whole=whole))
@@ -166,12 +168,12 @@ class Starter:
             self._recorder.ask(job.id, str(self._home.job(job.id)), spec)
 
     def _order(self, job: Job, settings: Settings) -> dict[str, object]:
-        folder = self._home.attempt(job.id, job.attempt)
+        env = self._environment(job)
         return {
             "job": job.id,
             "job_dir": str(self._home.job(job.id)),
-            "attempt_dir": str(folder),
-            "env": self._environment(job),
+            "attempt_dir": env["GPUQUEUE_ATTEMPT_DIR"],
+            "env": env,
             "wake": str(self._home.wake),
             "grace": settings.grace,
             "save": settings.evict_timeout,
@@ -185,11 +187,11 @@ class Starter:
         assert job.placement is not None
         by_uuid = {gpu.uuid: gpu for gpu in self._sight.machine.gpus}
         gpus = [by_uuid[uuid] for uuid in job.placement.gpus if uuid in by_uuid]
-        folder = self._home.attempt(job.id, job.attempt)
+        folder = str(self._home.attempt(job.id, job.attempt))
         env = self._sight.devices.environment(gpus) | {
             "GPUQUEUE_JOB_ID": str(job.id),
-            "GPUQUEUE_ATTEMPT_DIR": str(folder),
-            "GPUQUEUE_RUN_DIR": str(folder / "run"),
+            "GPUQUEUE_ATTEMPT_DIR": folder,
+            "GPUQUEUE_RUN_DIR": os.path.join(folder, "run"),
             "GPUQUEUE_HOME": str(self._home.root),
             "GPUQUEUE_RESUME": "1" if resumes(self._home, job) else "0",
         }

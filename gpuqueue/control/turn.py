@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpuqueue.model import TERMINAL, Intent, Job, JobState, Mode, Placement
@@ -55,7 +55,7 @@ class Turn:
         current = self.jobs.get(job.id, job)
         if current.state in TERMINAL:
             return current
-        after = replace(job, **changes)
+        after = job.changed(**changes)
         self.jobs[job.id] = after
         self.moves.append((job, after, event, about or {}))
         return after
@@ -67,12 +67,12 @@ class Turn:
 
     def know(self, job_id: int, **facts: Any) -> None:
         """Keep with a job what earlier runs teach of it, or how much memory it uses."""
-        self.jobs[job_id] = replace(self.jobs[job_id], **facts)
+        self.jobs[job_id] = self.jobs[job_id].changed(**facts)
         self.promised.append(job_id)
 
     def promise(self, job_id: int, expected: float, latest: float) -> None:
         """Promise a waiting job the latest moment at which it starts."""
-        self.jobs[job_id] = replace(self.jobs[job_id], expected=expected, latest=latest)
+        self.jobs[job_id] = self.jobs[job_id].changed(expected=expected, latest=latest)
         self.promised.append(job_id)
 
     @property

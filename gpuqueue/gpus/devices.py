@@ -49,10 +49,14 @@ def visible(gpus: Sequence[Gpu]) -> dict[str, str]:
     """Environment variables with which a process sees exactly these GPUs, in this order.
 
     The bus order is fixed in any case, so that numbers printed by a job are those that
-    ``nvidia-smi`` prints; CUDA's own default is fastest first.
+    ``nvidia-smi`` prints; CUDA's own default is fastest first. AMD's and Intel's have variables of
+    their own beside that.
     """
     names = [str(gpu.index) if gpu.fake else gpu.uuid for gpu in gpus]
     env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(names)}
+    for vendor, name in (("amd", "HIP_VISIBLE_DEVICES"), ("intel", "ZE_AFFINITY_MASK")):
+        if own := [str(gpu.index) for gpu in gpus if gpu.vendor == vendor]:
+            env[name] = ",".join(own)
     if not names:
         # To HIP an empty list means "not set", so it would show every card; it stops reading at
         # the first invalid number. Level Zero has no value that hides all of a machine's cards,

@@ -1,16 +1,18 @@
 """Pretend GPUs, for trying things out and for tests on machines without any.
 
 A spec is a list of entries, separated by commas. Each is
-``[COUNTx][NAME:]MEMORY[/grain=N][/uuid=UUID]``::
+``[COUNTx][NAME:]MEMORY[/grain=N][/vendor=VENDOR][/uuid=UUID]``::
 
     80G                 one GPU of 80 GiB
     8192,6144           two, in MiB
     2xA100:40G          two, with a name
     4x80G/grain=125     four whose compute can be divided in eighths
+    2xMI300X:192G/vendor=amd  of another maker: nvidia (unless it is said), amd or intel
     80G/uuid=GPU-0…     one with the name of a real one: what would hold jobs on that is tried here
 
-``GPUQUEUE_FAKE_PROCS`` may name a file of pretend processes, one ``pid:index:MiB`` a line; blank
-lines and lines that begin with ``#`` mean nothing. It is read anew at every reading.
+``GPUQUEUE_FAKE_PROCS`` may name a file of pretend processes, one ``pid:index:MiB`` a line, and of
+how busy a GPU is, ``busy:index:percent``; blank lines and lines that begin with ``#`` mean nothing.
+It is read anew at every reading.
 """
 
 from __future__ import annotations
@@ -36,10 +38,12 @@ _ENTRY = re.compile(
     r"(?:(?P<name>[^\W_][\w .+()-]{0,59}):)?"
     r"(?P<memory>[\d.]+\s*[a-zA-Z]*)"
     r"(?:/grain=(?P<grain>\d{1,6}))?"
-    r"(?:/uuid=(?P<uuid>GPU-[0-9a-fA-F-]{32,36}))?",
+    r"(?:/vendor=(?P<vendor>nvidia|amd|intel))?"
+    r"(?:/uuid=(?P<uuid>GPU-(?:[0-9a-fA-F-]{32,36}|[0-9a-f]{16})))?",
     re.ASCII,
 )
 _PROCESS = re.compile(r"(\d{1,10})\s*:\s*(\d{1,3})\s*:\s*(\d{1,12})", re.ASCII)
+_BUSY = re.compile(r"busy\s*:\s*(\d{1,3})\s*:\s*(\d{1,2}|100)")
 _MIB = 1024**2
 
 
@@ -75,6 +79,7 @@ def parse_fake(spec: str, field: str = "GPUQUEUE_FAKE_GPUS") -> tuple[Gpu, ...]:
                 index=index,
                 name=entry["name"] or NAME,
                 memory=memory,
+                vendor=entry["vendor"] or "nvidia",
                 grain=grain,
                 fake=True,
             )
@@ -119,11 +124,12 @@ class FakeDevices:
 
     def read(self) -> tuple[Reading, ...]:
         """Memory and processes as the process file has them; there is nothing else to tell."""
-        held, self._problem = _read_processes(self._file, len(self._gpus))
+        held, busy, self._problem = _read_processes(self._file, len(self._gpus))
         return tuple(
             Reading(
                 gpu.uuid,
                 memory_used=sum(held[gpu.index].values()),
+                utilization=busy.get(gpu.index),
                 processes=tuple(GpuProcess(*item) for item in sorted(held[gpu.index].items())),
             )
             for gpu in self._gpus
@@ -137,21 +143,28 @@ class FakeDevices:
         """Nothing to let go of."""
 
 
-def _read_processes(file: Path | None, gpus: int) -> tuple[list[dict[int, int]], str]:
-    """For each GPU, bytes by pid; and what is wrong with the file, '' if nothing.
+def _read_processes(
+    file: Path | None, gpus: int
+) -> tuple[list[dict[int, int]], dict[int, int], str]:
+    """For each GPU, bytes by pid; how busy those are of which that is said, in per cent.
 
-    A pid that is named twice for a GPU holds the sum.
+    And what is wrong with the file, '' if nothing. A pid that is named twice for a GPU holds the
+    sum.
     """
     held: list[dict[int, int]] = [{} for _ in range(gpus)]
+    busy: dict[int, int] = {}
     problem = ""
     try:
         text = file.read_text(encoding="utf-8", errors="replace") if file else ""
     except FileNotFoundError:
         text = ""
     except OSError as error:
-        return held, f"The pretend process file {file} cannot be read ({error})."
+        return held, busy, f"The pretend process file {file} cannot be read ({error})."
     for number, line in enumerate(map(str.strip, text.split("\n")), start=1):
         if not line or line.startswith("#"):
+            continue
+        if (told := _BUSY.fullmatch(line)) and int(told[1]) < gpus:
+            busy[int(told[1])] = int(told[2])
             continue
         match = _PROCESS.fullmatch(line)
         if match and int(match[2]) < gpus:
@@ -162,4 +175,4 @@ def _read_processes(file: Path | None, gpus: int) -> tuple[list[dict[int, int]],
                 f"Line {number} of the pretend process file {file} is ignored: {line[:40]!r} is "
                 f"not pid:index:MiB with an index below {gpus}."
             )
-    return held, problem
+    return held, busy, problem

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from typing import Any
 
 __all__ = ["begin", "end", "rest"]
@@ -52,6 +53,16 @@ def _in_cell(shell: Any) -> bool:
 def _cell_begins(*_: Any) -> None:
     if _SHARE in os.environ:
         _tell(busy=True)
+        if _file is not None and _file.is_over():
+            _notice()
+
+
+def _notice() -> None:
+    """Somebody has given the share back: say so, once, and let this process see no GPU."""
+    from gpuqueue.client.ownshare import forget_share
+
+    if words := forget_share():
+        print(f"gpuqueue: {words}", file=sys.stderr)
 
 
 def _cell_ends(*_: Any) -> None:

@@ -66,10 +66,11 @@ def bring_back(
     -------
     Everything that could be loaded, the exception under ``<error>`` included.
     """
+    from gpuqueue.run.loghandlers import drop_handlers, put_handlers
     from gpuqueue.run.patches import put_patches
+    from gpuqueue.run.printers import put_printers
     from gpuqueue.run.shellstate import LAST
     from gpuqueue.run.sources import put_sources
-    from gpuqueue.run.surroundings import put_handlers
     from gpuqueue.run.values import FromFile, load_file
 
     space = shell.user_ns
@@ -116,8 +117,11 @@ def bring_back(
             shell.displayhook.update_user_ns(values["<out>"])
     if just_run:
         _flush_later(folder / RESULT)
+        around = values.get("<around>") or {}
         put_handlers(values)
-        _surround(values.get("<around>") or {}, place)
+        put_printers(values)
+        drop_handlers([name, origins.get(number)] for name, number in around.get("quiet", ()))
+        _surround(around, place)
     return values
 
 

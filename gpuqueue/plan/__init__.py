@@ -5,7 +5,7 @@ No clock, no I/O, no randomness: the same snapshot and time always give the same
 
 from gpuqueue.plan.decide import Plan, plan
 from gpuqueue.plan.forecast import Booking, ends_of, forecast
-from gpuqueue.plan.learn import History, kind_of, likeness_of, work_of
+from gpuqueue.plan.learn import History, kind_of, likeness_of, words_of, work_of
 from gpuqueue.plan.need import need_of, never_fits
 from gpuqueue.plan.room import asked_words, refusal
 from gpuqueue.plan.types import (
@@ -46,5 +46,6 @@ __all__ = [
     "never_fits",
     "plan",
     "refusal",
+    "words_of",
     "work_of",
 ]

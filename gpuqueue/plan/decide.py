@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
@@ -12,7 +12,7 @@ from types import MappingProxyType
 from gpuqueue.model import Job
 from gpuqueue.plan.band import Band
 from gpuqueue.plan.begin import begun, join
-from gpuqueue.plan.ends import UNKNOWN, length_of
+from gpuqueue.plan.ends import UNKNOWN, laid_out_for
 from gpuqueue.plan.evict import Rooms, avoid, dearest_first, yields
 from gpuqueue.plan.explain import explain
 from gpuqueue.plan.items import Item
@@ -45,6 +45,7 @@ class Decision:
         self.base = begun(snapshot, self.lanes, now)
         self.items: list[Item] = []
         self.behind: Sequence[Job] = ()
+        self._forms_behind: Sequence[Form] = ()
         if snapshot.mode.normal:
             self._take_head()
         rules = snapshot.policy
@@ -74,24 +75,29 @@ class Decision:
         return max((item.form.gpus for item in self.items if item.priority > rank), default=0)
 
     def _take_head(self) -> None:
-        snapshot, forms, lanes = self.snapshot, self.forms, self.lanes
+        snapshot, lanes = self.snapshot, self.lanes
         latest, estimates = snapshot.latest, snapshot.estimates
+        guards = snapshot.policy.starvation_guard
         depth = DEPTH if len(self.queue) > WHOLE_DEPTH else WHOLE_DEPTH
-        for number, job in enumerate(self.queue):
+        forms = self.forms.each(self.queue)
+        for number, (job, form) in enumerate(zip(self.queue, forms, strict=True)):
             if len(self.items) == depth:
                 self.behind = self.queue[number:]
+                self._forms_behind = forms[number:]
                 break
-            form = forms.of(job)
             if form.never is not None:
                 continue
-            lanes.compile(form)
-            item = Item(job, form, length_of(snapshot, job), number)
-            item.latest = latest.get(job.id, inf)
+            if not form.takes:
+                lanes.compile(form)
             estimate = estimates.get(job.id)
+            item = Item(job, form, laid_out_for(estimate, job.request), number)
+            if job.id in latest:
+                item.latest = latest[job.id]
             if estimate is not None:
                 item.movable = item.movable and estimate.sound
                 item.loose = estimate.learned
-            item.loose = item.loose or not snapshot.policy.starvation_guard
+            if not guards:
+                item.loose = True
             self.items.append(item)
 
     def _lacks_promise(self) -> bool:
@@ -100,24 +106,19 @@ class Decision:
 
     def _could_start(self) -> bool:
         """Whether anything at all could start now, reservations overlooked."""
-        now, lanes = self.base.free[0], self.lanes
-        seen: dict[Form, bool] = {}
-        for item in self.items:
-            form = item.form
-            if form not in seen:
-                seen[form] = lanes.startable(form, now)
-                if seen[form]:
-                    return True
-        if not self.behind or not lanes.some_room(now):
-            return False
-        for job in self.behind:
-            form = self.forms.of(job)
-            if form not in seen:
+        now = self.base.free[0]
+        ahead = {item.form for item in self.items}
+        return bool(self._startable(ahead, now) or self._startable(set(self._forms_behind), now))
+
+    def _startable(self, forms: Iterable[Form], free: int) -> set[Form]:
+        """Those of which a job may start beside what is free, reservations overlooked."""
+        lanes, found = self.lanes, set()
+        for form in forms:
+            if form.never is None:
                 lanes.compile(form)
-                seen[form] = form.never is None and lanes.startable(form, now)
-                if seen[form]:
-                    return True
-        return False
+                if lanes.startable(form, free):
+                    found.add(form)
+        return found
 
     def _are_alike(self) -> bool:
         """Whether all that wait ask for the same for as long, and none outranks another."""
@@ -247,31 +248,26 @@ class Decision:
 
     def _fill(self, timeline: Timeline) -> None:
         """Start jobs from behind those with a reservation where they touch none."""
-        lanes, forms = self.lanes, self.forms
+        live = self._startable(set(self._forms_behind), timeline.free[0])
+        if not live:
+            return
+        estimates = self.snapshot.estimates
         stuck: dict[Form, float] = {}
-        for number, job in enumerate(self.behind, len(self.queue) - len(self.behind)):
-            form = forms.of(job)
-            shortest = stuck.get(form)
-            if shortest == 0:
+        for number, form in enumerate(self._forms_behind, len(self.queue) - len(self.behind)):
+            if form not in live:
                 continue
-            if shortest is None:
-                if form.never is None:
-                    lanes.compile(form)
-                if form.never is not None or not lanes.startable(form, timeline.free[0]):
-                    stuck[form] = 0
-                    continue
-                shortest = inf
-            item = Item(job, form, length_of(self.snapshot, job), number)
-            if item.length >= shortest:
+            job = self.queue[number]
+            item = Item(job, form, laid_out_for(estimates.get(job.id), job.request), number)
+            if item.length >= stuck.get(form, inf):
                 continue
             marks = timeline.take_now(item)
             if marks is None:
-                stuck[form] = min(shortest, item.length)
-            else:
-                self.starts.append((job, form, marks))
-                stuck = {f: s for f, s in stuck.items() if s < inf}
-                if not lanes.some_room(timeline.free[0]):
-                    break
+                stuck[form] = item.length
+                continue
+            self.starts.append((job, form, marks))
+            live = self._startable(live, timeline.free[0])
+            if not live:
+                break
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import inf
 
-from gpuqueue.model import Job, JobKind, JobState
-from gpuqueue.plan.types import Snapshot
+from gpuqueue.model import Job, JobKind, JobState, Request
+from gpuqueue.plan.types import Estimate, Snapshot
 
-__all__ = ["UNKNOWN", "end_of", "expected_end", "length_of", "run_time"]
+__all__ = ["UNKNOWN", "end_of", "expected_end", "laid_out_for", "length_of", "run_time"]
 
 UNKNOWN = 1e10
 """Seconds that a job of unknown run time is laid out for: longer than anybody waits."""
@@ -25,7 +25,14 @@ def run_time(snapshot: Snapshot, job: Job) -> float | None:
 
 def length_of(snapshot: Snapshot, job: Job) -> float:
     """Seconds to lay a job out for."""
-    seconds = run_time(snapshot, job)
+    return laid_out_for(snapshot.estimates.get(job.id), job.request)
+
+
+def laid_out_for(estimate: Estimate | None, request: Request) -> float:
+    """As ``length_of``, for a job whose estimate is at hand."""
+    seconds = None if estimate is None else estimate.run_time
+    if seconds is None:
+        seconds = request.eta
     return UNKNOWN if seconds is None else max(_SHORTEST, seconds)
 
 

@@ -28,7 +28,8 @@ STOPS = 6
 """How many times a job may have been started to be stopped for another; then it is left to end.
 
 Without this a long job that saves nothing might never end on a busy machine. Where work is saved
-(``Policy.checkpoint``) it gets on all the same, and neither this nor ``SPARED`` counts.
+(``Policy.checkpoint``, ``Snapshot.saves``) it gets on all the same, and neither this nor
+``SPARED`` counts.
 """
 SPARED = 43_200.0
 """GPU seconds of lost work, for each GPU asked for, from which on a job is left to end."""
@@ -47,7 +48,8 @@ def yields(snapshot: Snapshot, job: Job, now: float, gpus: int) -> bool:
     """Whether a running job makes room for one of higher priority that asks for so many GPUs."""
     if not job.request.preemptible:
         return False
-    if job.state is JobState.EVICTING or snapshot.policy.checkpoint:
+    saves = snapshot.policy.checkpoint or job.id in snapshot.saves
+    if job.state is JobState.EVICTING or saves:
         return job.state in {JobState.EVICTING, JobState.RUNNING}
     if job.state is not JobState.RUNNING or job.attempt > STOPS:
         return False
@@ -56,7 +58,7 @@ def yields(snapshot: Snapshot, job: Job, now: float, gpus: int) -> bool:
 
 def _loss(snapshot: Snapshot, job: Job, now: float) -> float:
     """GPU seconds that are lost if a job is stopped now."""
-    if job.state is JobState.EVICTING:
+    if job.state is JobState.EVICTING or job.id in snapshot.saves:
         return 0.0
     ran = job.ran(now)
     every = snapshot.policy.checkpoint

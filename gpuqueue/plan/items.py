@@ -77,24 +77,33 @@ class Stake:
 
 
 class Lows:
-    """Before when no job of one form and at least some length starts, as jobs only take room."""
+    """Before when no job of one form and at least some length starts, as jobs only take room.
+
+    ``since`` goes with ``lengths``, both ascending; the first of it holds for any length.
+    """
 
     __slots__ = ("lengths", "since")
 
-    def __init__(self) -> None:
-        self.lengths: list[float] = []
-        self.since: list[float] = []
-
-    def at(self, length: float, now: float) -> float:
-        """The bound for a job of this length."""
-        place = bisect_right(self.lengths, length)
-        return self.since[place - 1] if place else now
+    def __init__(self, now: float) -> None:
+        self.lengths = [-inf]
+        self.since = [now]
 
     def note(self, length: float, at: float) -> None:
         """Take in where a job of this length was placed."""
-        since = self.since
-        place = upto = bisect_right(self.lengths, length)
+        since, lengths = self.since, self.lengths
+        place = upto = bisect_right(lengths, length)
+        if place == len(since):
+            lengths.append(length)
+            since.append(at)
+            return
         while upto < len(since) and since[upto] <= at:
             upto += 1
-        self.lengths[place:upto] = [length]
+        lengths[place:upto] = [length]
         since[place:upto] = [at]
+
+    def rise(self, at: float) -> None:
+        """Take in that no job of any length starts before that."""
+        since = self.since
+        since[0] = at
+        upto = bisect_right(since, at, 1)
+        del since[1:upto], self.lengths[1:upto]

@@ -92,6 +92,21 @@ class Forms:
             return form
         return self[replace(request, memory=min(estimate.memory, most))]
 
+    def each(self, jobs: Iterable[Job]) -> list[Form]:
+        """The form of each job; as ``of``, and faster for many."""
+        known, found = self._known, []
+        remembers = any(each.memory is not None for each in self._estimates.values())
+        kernel = JobKind.KERNEL
+        for job in jobs:
+            request = job.request
+            form = known.get(
+                (request.gpus, request.share, request.memory, request.slots, request.preset)
+            )
+            if form is None or remembers or job.kind is kernel or job.resized is not None:
+                form = self.of(job)
+            found.append(form)
+        return found
+
     def _resident(self, request: Request) -> Form:
         """The form of a notebook's kernel: it takes no slot, since most of the time it idles."""
         form = self._kernels.get(request)
@@ -175,10 +190,7 @@ class Lanes:
         policy = snapshot.policy
         self.policy: Policy = policy
         cards = sorted(snapshot.cards, key=lambda card: (card.gpu.index, card.gpu.uuid))
-        light = Preset.LIGHT
-        self.kinds = any(job.request.preset is light for job in snapshot.running) or any(
-            job.request.preset is light for job in snapshot.waiting
-        )
+        self.kinds = _has_light(snapshot.running) or _has_light(snapshot.waiting)
         memory_bits = max((c.gpu.memory or 0 for c in cards), default=0).bit_length() or 1
         width = _ROOM_BITS + 1 + memory_bits + 1
         self.folds = [memory_bits + 1]
@@ -212,7 +224,8 @@ class Lanes:
         slots = max(0, policy.slots)
         self.slot_bits = max(slots, 1).bit_length()
         self.slot_guard = 1 << (self.slot_shift + self.slot_bits)
-        self.guards |= self.slot_guard
+        # never taken: what brings other guards down to those of room brings this to that of slots
+        self.guards |= self.slot_guard | self.slot_guard << self.folds[0]
         self.full |= slots << self.slot_shift
         self.by_uuid = {lane.card.gpu.uuid: lane for lane in self.lanes}
         self.memory_mask = (1 << memory_bits) - 1
@@ -417,6 +430,10 @@ class Lanes:
                 memory = need.compute * (gpu.memory or 0) // WHOLE
             grants.append(Grant(gpu.uuid, need.compute, memory, whole=False))
         return Placement(tuple(grants), need.slots)
+
+
+def _has_light(jobs: Iterable[Job]) -> bool:
+    return Preset.LIGHT in {job.request.preset for job in jobs}
 
 
 def is_open(card: Card, free_perc: int) -> bool:

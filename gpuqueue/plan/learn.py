@@ -13,17 +13,19 @@ Pure: the same runs in the same order always teach the same.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from gpuqueue.model import Preset, Request
+from gpuqueue.model import JobKind, Preset, Request
 from gpuqueue.plan.types import Estimate
 
 __all__ = [
     "MARGIN", "PEAKS", "RECENT", "UNSURE", "History", "kind_of", "likeness_of", "normalised",
-    "work_of",
+    "words_of", "work_of",
 ]  # fmt: skip
 
 RECENT = 5
@@ -39,9 +41,11 @@ _PROOFS = 3
 """Runs that must have been foretold before an estimate is relied on."""
 
 _SPACES = re.compile(r"\s+")
+_FOLDERS = re.compile(r"[\\/]")
 _NUMBERS = re.compile(r"(?<![\w.])\d{4,}(?![\w.])")
 
 
+@lru_cache(maxsize=256)
 def normalised(command: str) -> str:
     """A command as it is compared: blanks alike, and no process ids, dates or seeds.
 
@@ -49,6 +53,29 @@ def normalised(command: str) -> str:
     another (``--epochs 10``).
     """
     return _NUMBERS.sub("#", _SPACES.sub(" ", command).strip())
+
+
+def words_of(kind: JobKind, command: str, cwd: str) -> str | None:
+    """What to compare of a job; None where its command does not say what runs.
+
+    A cell is its code, without comments, blank lines and blanks at the ends of lines; a notebook is
+    its file, whatever is in it by now.
+    """
+    if kind is JobKind.CELL:
+        return _digest(command)
+    if kind is JobKind.NOTEBOOK:
+        name = _FOLDERS.split(command)[-1]
+        return f"{cwd}/{name}"
+    if kind is JobKind.KERNEL or (kind is JobKind.FUNCTION and "<lambda>" in command):
+        return None
+    return command
+
+
+@lru_cache(maxsize=256)
+def _digest(source: str) -> str:
+    lines = (line.rstrip() for line in source.splitlines())
+    code = "\n".join(line for line in lines if line and not line.lstrip().startswith("#"))
+    return f"cell-{hashlib.sha256(code.encode(errors='replace')).hexdigest()}"
 
 
 def kind_of(owner: str, command: str, request: Request) -> Hashable:

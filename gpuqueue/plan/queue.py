@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import groupby
-from operator import attrgetter
+from itertools import groupby, islice
+from operator import attrgetter, lt
 
 from gpuqueue.model import TERMINAL, WHOLE, Job, JobState, Preset
 from gpuqueue.plan.types import Drop, Snapshot
@@ -21,11 +21,11 @@ def in_order(jobs: Iterable[Job]) -> list[Job]:
     """Sort jobs by ``Job.order``."""
     queue = list(jobs)
     places = [job.position for job in queue]
-    ordered = sorted(places)
-    if places != ordered or len(set(places)) < len(places):
+    if not all(map(lt, places, islice(places, 1, None))):
         queue.sort(key=_BY_ARRIVAL)
     # two stable sorts on C-level keys take half the time of one on the property
-    queue.sort(key=_BY_PRIORITY, reverse=True)
+    if len({job.request.priority for job in queue}) > 1:
+        queue.sort(key=_BY_PRIORITY, reverse=True)
     return queue
 
 

@@ -84,9 +84,10 @@ class _Search:
         self.rest = list(band.items)
         self.laid = laid
         self.starts = laid.starts
-        pressure = _pressure(band)
+        areas = [_area(item) for item in band.items]
+        pressure = _pressure(band, sum(areas))
         self.price = 1.0 + (_PRICE - 1.0) * pressure
-        self.weights = _weights(band.items, _WORK * pressure)
+        self.weights = _weights(areas, _WORK * pressure)
         waiting = len(self.rest)
         self.effort = min(_EFFORT, _CROWDED // max(1, waiting))
         if waiting > _DEEP:
@@ -111,6 +112,7 @@ class _Search:
                 trial.timeline, old.starts[:before] + trial.starts, old.marks[:before] + trial.marks
             )
             item = self.rest.pop(place)
+            del self.weights[place]
             self.ahead.append(item)
             self.base = self.base.copy()
             self.base.lay([item])
@@ -120,25 +122,23 @@ class _Search:
 
     def _candidates(self) -> list[int]:
         """Places of the jobs that could start now, the shortest first."""
-        free = self.base.free[0]
-        room: dict[Form, bool] = {}
+        free, now = self.base.free[0], self.now
+        forms = {item.form for item in self.rest}
+        room = {form for form in forms if self.lanes.startable(form, free)}
+        if not room:
+            return []
         found = []
         seen: set[tuple[Form, float, int]] = set()
         for place, item in enumerate(self.rest):
-            form = item.form
-            kind = (form, item.length, item.priority)
-            if self.starts[place] <= self.now:
-                seen.add(kind)
-            # a job whose end nobody knows is not short, one whose start nobody knows gains nothing
-            if not self.now < self.starts[place] < self.horizon or not item.movable:
-                continue
-            fits = room.get(form)
-            if fits is None:
-                fits = room[form] = self.lanes.startable(form, free)
-            if not fits:
+            if item.form not in room:
                 continue
             # equal jobs keep their order
-            if kind not in seen:
+            kind = (item.form, item.length, item.priority)
+            start = self.starts[place]
+            if start <= now:
+                seen.add(kind)
+            # a job whose end nobody knows is not short, one whose start nobody knows gains nothing
+            elif start < self.horizon and item.movable and kind not in seen:
                 seen.add(kind)
                 found.append((item.length, place))
         found.sort()
@@ -146,22 +146,25 @@ class _Search:
 
     def _try(self, place: int) -> Laid | None:
         """Lay everybody out behind one job; None where a promise breaks or too little is gained."""
-        item = self.rest[place]
-        starts = self.starts
-        order = [item, *self.rest[:place], *self.rest[place + 1 :]]
+        rest, starts, weights = self.rest, self.starts, self.weights
+        item, horizon = rest[place], self.horizon
+        order = [item, *rest[:place], *rest[place + 1 :]]
         olds = [starts[place], *starts[:place], *starts[place + 1 :]]
-        limits = [self.now]
-        for other, start in zip(order[1:], olds[1:], strict=True):
-            # never past a job that was moved up, and no promise that is broken gets worse
-            fixed = other.priority > item.priority or start >= self.horizon
-            limits.append(start if fixed else max(other.latest, start))
+        # never past a job that was moved up, and no promise that is broken gets worse
+        limits = [
+            start
+            if start >= other.latest or start >= horizon or other.priority > item.priority
+            else other.latest
+            for other, start in zip(order, olds, strict=True)
+        ]
+        limits[0] = self.now
         stake = Stake(
             limits=limits,
             olds=olds,
-            weights=[self.weights[each.job.id] for each in order],
+            weights=[weights[place], *weights[:place], *weights[place + 1 :]],
             price=self.price,
             patience=_PATIENCE,
-            horizon=self.horizon,
+            horizon=horizon,
         )
         trial = self.base.copy().lay(order, stake)
         self.effort -= len(trial.starts) + 1
@@ -175,15 +178,14 @@ class _Search:
         return trial
 
 
-def _pressure(band: Band) -> float:
+def _pressure(band: Band, work: float) -> float:
     """How much a backlog calls for care, from 0 for none to 1: the square of how long it lasts.
 
     So hours of it count for little, and a day for all. Where run times are only learned it is 1:
-    what is saved is a guess.
+    what is saved is a guess. ``work`` is the area of all that wait.
     """
     if band.doubtful or not band.lanes.lanes:
         return 1.0
-    work = sum(_area(item) for item in band.items)
     lasts = work / (WHOLE * len(band.lanes.lanes))
     return min(1.0, lasts / _BACKLOG) ** 2
 
@@ -195,10 +197,7 @@ def _area(item: Item) -> float:
     return length * max(1, need.gpus * (need.compute or 1))
 
 
-def _weights(items: Sequence[Item], of_work: float) -> dict[int, float]:
-    """What a second of each job's waiting counts, by id."""
-    areas = [_area(item) for item in items]
+def _weights(areas: Sequence[float], of_work: float) -> list[float]:
+    """What a second of each job's waiting counts."""
     mean = sum(areas) / len(areas) or 1.0
-    return {
-        item.job.id: 1.0 + of_work * area / mean for item, area in zip(items, areas, strict=True)
-    }
+    return [1.0 + of_work * area / mean for area in areas]

@@ -8,12 +8,12 @@ count of nodes: no job touches what one placed before it has reserved.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import islice
 from math import inf
 from typing import NamedTuple
 
+from gpuqueue.plan import holes
 from gpuqueue.plan.ends import UNKNOWN
 from gpuqueue.plan.items import Item, Lows, Stake
 from gpuqueue.plan.lanes import COMPANY, FULL, Form, Lanes
@@ -51,14 +51,13 @@ class Laid:
 class Timeline:
     """The steps: moments, and what is free from each to the next, with all guard bits set."""
 
-    __slots__ = ("floors", "free", "lanes", "shaky", "times")
+    __slots__ = ("free", "lanes", "shaky", "times")
 
     def __init__(self, lanes: Lanes, times: list[float], free: list[int]) -> None:
         self.lanes = lanes
         self.times = times
         self.free = free
         self.shaky: list[Shaky] = []
-        self.floors: dict[Form, float] = {}
 
     def copy(self) -> Timeline:
         """An independent copy."""
@@ -84,15 +83,10 @@ class Timeline:
         has to wait, or with an ``after``, loose items start now or are left out, with an infinite
         start.
         """
-        lanes, shaky = self.lanes, self.shaky
-        slowly = lanes.closed or lanes.kinds
-        find = self._find_slowly if slowly else self._find
-        find_one = self._find_slowly if slowly else self._find_one
-        times = self.times
-        now = times[0]
+        shaky = self.shaky
+        find_one, find = holes.finders(self.lanes)
+        now = self.times[0]
         last = max(now, after) if strict or eased else now
-        floors = self.floors
-        floors.clear()
         starts: list[float] = []
         marks: list[int] = []
         lows: dict[Form, Lows] = {}
@@ -109,14 +103,15 @@ class Timeline:
                 continue
             known = lows.get(form)
             if known is None:
-                known = lows[form] = Lows()
-            low = max(known.at(length, now), floors.get(form, now))
+                known = lows[form] = Lows(now)
+            place = bisect_right(known.lengths, length)
+            low = known.since[place - 1]
             if strict and last > low:
                 low = last
             if low == inf:
                 at, chosen = inf, 0
             else:
-                at, chosen = (find_one if form.gpus == 1 else find)(form, length, low)
+                at, chosen = (find_one if form.gpus == 1 else find)(self, form, length, low, known)
             if stake is not None and stake.lost(number, at):
                 break
             starts.append(at)
@@ -128,7 +123,7 @@ class Timeline:
             if (shaky or at >= horizon) and now < at < inf:
                 holds += self._hold(item, at, chosen, credited)
             if length >= UNKNOWN and at < inf:
-                self.shaky.append(Shaky(at + length, chosen, form.count))
+                shaky.append(Shaky(at + length, chosen, form.count))
         laid = Laid(self, starts, marks)
         laid.holds = holds
         return laid
@@ -151,8 +146,8 @@ class Timeline:
             if step == len(times) or times[step] != low:
                 times.insert(step, low)
                 free.insert(step, free[step - 1])
-        find = self._find_slowly if self.lanes.closed or self.lanes.kinds else self._find
-        return find(item.form, item.length, low)[0]
+        find = holes.finders(self.lanes)[1]
+        return find(self, item.form, item.length, low, Lows(times[0]))[0]
 
     def book(self, item: Item, start: float, marks: int) -> None:
         """Reserve what a job was given in another layout of the same order."""
@@ -162,7 +157,7 @@ class Timeline:
             if step == len(times) or times[step] != moment:
                 times.insert(step, moment)
                 free.insert(step, free[step - 1])
-        self._reserve(item.form, item.length, bisect_left(times, start), marks)
+        self.reserve(item.form, item.length, bisect_left(times, start), marks)
         if times[0] < start and (self.shaky or start >= times[0] + UNKNOWN):
             self._hold(item, start, marks, set())
         if item.length >= UNKNOWN:
@@ -182,149 +177,20 @@ class Timeline:
                 common &= lanes.fits(form, free[step], first=not step)
                 if common.bit_count() < form.gpus:
                     return None
-        return self._reserve(form, item.length, 0, common)[1]
+        return self.reserve(form, item.length, 0, common)[1]
 
-    def _find_one(self, form: Form, length: float, low: float) -> tuple[float, int]:
-        """As ``_find``, for one GPU: any mark that is left will do."""
-        times, free, lanes = self.times, self.free, self.lanes
-        slot_guard, fold = lanes.slot_guard, lanes.folds[0]
-        test, able = form.test, form.able
-        count = len(times)
-        step = bisect_left(times, low)
-        for now_free in islice(free, step, None):
-            found = now_free - test
-            if found & found >> fold & able and found & slot_guard:
-                break
-            step += 1
-        if step == count:
-            return inf, 0
-        first = at = step
-        if low <= self.floors.get(form, times[0]):
-            self.floors[form] = times[at]
-        fits: list[int] = []
-        common = able
-        begun = times[at]
-        while True:
-            found = free[step] - test
-            marks = found & found >> fold & able if found & slot_guard else 0
-            both = common & marks
-            if both:
-                common = both
-            elif not marks:
-                # on to the next step that has room; what was before it is of no use any more
-                step += 1
-                for now_free in islice(free, step, None):
-                    found = now_free - test
-                    marks = found & found >> fold & able
-                    if marks and found & slot_guard:
-                        break
-                    step += 1
-                if step == count:
-                    return inf, 0
-                first = at = step
-                begun = times[at]
-                common = marks
-                fits.clear()
-            else:
-                common = marks
-                back = step
-                while back > at:
-                    both = common & fits[back - 1 - first]
-                    if not both:
-                        break
-                    common = both
-                    back -= 1
-                at = back
-                begun = times[at]
-            fits.append(marks)
-            step += 1
-            if step == count or times[step] - begun >= length:
-                break
-        return self._reserve(form, length, at, common)
+    def reserve(
+        self, form: Form, length: float, at: int, marks: int, upto: int | None = None
+    ) -> tuple[float, int]:
+        """Take a hole that begins with step ``at``, on the best of these GPUs; start and GPUs.
 
-    def _find(self, form: Form, length: float, low: float) -> tuple[float, int]:
-        """Find the earliest hole from ``low`` on, reserve it, return its start and GPUs."""
-        times, free, lanes = self.times, self.free, self.lanes
-        slot_guard, fold = lanes.slot_guard, lanes.folds[0]
-        test, able, want = form.test, form.able, form.gpus
-        count = len(times)
-        step = bisect_left(times, low)
-        # most of the steps have no room at all: look for the first that has
-        if want:
-            for now_free in islice(free, step, None):
-                found = now_free - test
-                marks = found & found >> fold & able
-                if marks and found & slot_guard and marks.bit_count() >= want:
-                    break
-                step += 1
-        if step == count:
-            return inf, 0
-        first = at = step
-        if low <= self.floors.get(form, times[0]):
-            self.floors[form] = times[at]
-        fits: list[int] = []
-        common = able
-        while True:
-            found = free[step] - test
-            marks = found & found >> fold & able if found & slot_guard else -1
-            both = common & marks
-            if marks >= 0 and both.bit_count() >= want:
-                common = both
-            elif marks < 0 or marks.bit_count() < want:
-                common = able
-                at = step + 1
-            else:
-                # the latest steps that still go together with this one
-                common = marks
-                back = step
-                while back > at:
-                    both = common & fits[back - 1 - first]
-                    if both.bit_count() < want:
-                        break
-                    common = both
-                    back -= 1
-                at = back
-            fits.append(marks)
-            step += 1
-            if step == count:
-                if at == step:
-                    return inf, 0
-                break
-            if at < step and times[step] - times[at] >= length:
-                break
-        return self._reserve(form, length, at, common)
-
-    def _find_slowly(self, form: Form, length: float, low: float) -> tuple[float, int]:
-        """As ``_find``, where it matters on which GPUs a job may be the first, or its kind."""
-        times, free, lanes = self.times, self.free, self.lanes
-        slot_guard, folds = lanes.slot_guard, lanes.folds
-        test, able, want = form.test, form.able, form.gpus
-        count = len(times)
-        fits: dict[int, int] = {}
-        for at in range(bisect_left(times, low), count):
-            common = able
-            if lanes.closed:
-                common &= ~(lanes.vacant(free[at]) & lanes.closed)
-            for step in range(at, count):
-                marks = fits.get(step, -1)
-                if marks < 0:
-                    found = free[step] - test
-                    marks = found & able
-                    for fold in folds:
-                        marks &= found >> fold
-                    fits[step] = marks = marks | slot_guard if found & slot_guard else 0
-                common &= marks
-                if not marks & slot_guard or common.bit_count() < want:
-                    break
-                if step + 1 == count or times[step + 1] - times[at] >= length:
-                    return self._reserve(form, length, at, common)
-        return inf, 0
-
-    def _reserve(self, form: Form, length: float, at: int, marks: int) -> tuple[float, int]:
+        ``upto`` is the first step that is not before its end, where that is known.
+        """
         times, free = self.times, self.free
         start = times[at]
         end = start + length
-        upto = bisect_left(times, end, at)
+        if upto is None:
+            upto = bisect_left(times, end, at)
         if upto == len(times) or times[upto] != end:
             times.insert(upto, end)
             free.insert(upto, free[upto - 1])

@@ -116,6 +116,8 @@ class Snapshot:
         GPU seconds that each owner had in the last 24 hours; only looked at for ``fair_share``.
     mode
         Who has the GPUs; while it is not the queue, nothing starts.
+    saves
+        Ids of the running jobs that save when they are to make room: nothing of them is lost.
     """
 
     cards: tuple[Card, ...]
@@ -127,6 +129,7 @@ class Snapshot:
     latest: Mapping[int, float] = field(default_factory=dict)
     usage: Mapping[str, float] = field(default_factory=dict)
     mode: Mode = field(default_factory=Mode)
+    saves: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from gpuqueue.model import Event
@@ -44,10 +44,10 @@ class Code:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain data."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in _FIELDS}
 
 
-_FIELDS = frozenset(field.name for field in fields(Code))
+_FIELDS = tuple(field.name for field in fields(Code))
 
 
 def code_from(events: Iterable[Event]) -> Code | None:

@@ -12,14 +12,37 @@ import pickle
 from collections.abc import Iterable, Mapping
 
 from gpuqueue.run.arrival import is_here, keep_filters, stop_waiting, when_imported
+from gpuqueue.run.libraries import LIBRARIES
 from gpuqueue.run.surroundings import SURROUNDINGS, Surrounding
 
-__all__ = ["put", "take"]
+__all__ = ["forget", "note", "put", "settled", "take"]
 
 _PUT_WITH = {"matplotlib_inline.config": "matplotlib"}
 """Where a state is put when another module than its own is imported."""
 _waiting: dict[str, bytes] = {}
 """States of libraries that are not here yet; whoever takes the surroundings takes them along."""
+_noted: dict[str, bytes] = {}
+"""What was taken ahead and is so still: it need not be looked at again. Empty once a cell runs."""
+
+
+def note() -> None:
+    """Remember what libraries have, so that to put the same and to take it once more costs nothing.
+
+    For a process in which nobody's code runs before they are put.
+    """
+    _noted.update(take({"logging", *(one.name for one in LIBRARIES)}))
+
+
+def forget() -> None:
+    """Look at everything from now on: somebody's code runs."""
+    _noted.clear()
+
+
+def settled() -> dict[str, bytes]:
+    """The surroundings once all have been put; from now on everything is looked at."""
+    found = take()
+    forget()
+    return found
 
 
 def take(names: Iterable[str] | None = None) -> dict[str, bytes]:
@@ -28,7 +51,9 @@ def take(names: Iterable[str] | None = None) -> dict[str, bytes]:
 
     found = {}
     for one in SURROUNDINGS:
-        if (names is None or one.name in names) and is_here(one.module):
+        if one.name in _noted and (names is None or one.name in names):
+            found[one.name] = _noted[one.name]
+        elif (names is None or one.name in names) and is_here(one.module):
             with contextlib.suppress(Exception):  # a library of an unknown version
                 found[one.name] = cloudpickle.dumps(one.take(), protocol=5)
         elif one.name in _waiting and (names is None or one.name in names):
@@ -50,8 +75,9 @@ def put(
         keep_filters(imported)
     for one in SURROUNDINGS:
         data = states.get(one.name)
-        if data is None:
+        if data is None or data == _noted.get(one.name):
             continue
+        _noted.pop(one.name, None)
         module = _PUT_WITH.get(one.module, one.module)
         if is_here(module):
             try:

@@ -14,13 +14,15 @@ from gpuqueue.run.making import (
     OF_MAPS,
     fill_array,
     make_array,
+    make_array_over,
     make_memmap,
     make_reconstructed,
+    make_row,
     make_view,
 )
 from gpuqueue.run.patch import bytes_of
 
-__all__ = ["is_array", "owner_of", "reduce_array"]
+__all__ = ["is_array", "is_over_tensor", "is_row", "owner_of", "reduce_array", "reduce_row"]
 
 _BESIDE = 4096
 """Bytes of an array from which on they travel beside the pickle; a few are quicker in it."""
@@ -37,6 +39,11 @@ def is_array(value: Any) -> bool:
     return isinstance(value, kinds) and all(getattr(kind, w) is getattr(kinds, w) for w in _WAYS)
 
 
+def is_row(value: Any) -> bool:
+    """Whether something is a row of a structured array, or may be one."""
+    return isinstance(value, getattr(sys.modules.get("numpy"), "void", ()))
+
+
 def owner_of(value: Any) -> Any:
     """The array whose memory an array is a view of, in one piece; itself if there is none."""
     above = value
@@ -44,6 +51,32 @@ def owner_of(value: Any) -> Any:
         if above.flags.forc and above.size and not above.dtype.hasobject:
             return above
     return value
+
+
+def is_over_tensor(value: Any) -> bool:
+    """Whether an array is what ``numpy()`` of a tensor has given."""
+    base: Any = value.base
+    tensors: Any = getattr(sys.modules.get("torch"), "Tensor", ())
+    return (
+        type(value) is sys.modules["numpy"].ndarray
+        and isinstance(base, tensors)
+        and bool(value.flags.writeable)
+        and base.data_ptr() == value.__array_interface__["data"][0]
+        and tuple(base.shape) == value.shape
+        and tuple(n * base.element_size() for n in base.stride()) == value.strides
+        and base.numpy().dtype == value.dtype
+    )
+
+
+def reduce_row(value: Any, worth: Callable[[Any, int, int], bool]) -> Any:
+    """How a row of a structured array is made again; None where it is by itself."""
+    if not is_array(value.base) or value.dtype.hasobject:
+        return None
+    array = owner_of(value.base)
+    if not array.flags.forc or not worth(array, value.nbytes, array.nbytes):
+        return None
+    offset = value.__array_interface__["data"][0] - array.__array_interface__["data"][0]
+    return make_row, (array, offset, type(value), value.dtype)
 
 
 def reduce_array(value: Any, *, whole: bool, worth: Callable[[Any, int, int], bool]) -> Any:
@@ -58,6 +91,8 @@ def reduce_array(value: Any, *, whole: bool, worth: Callable[[Any, int, int], bo
     """
     numpy: Any = sys.modules["numpy"]
     kind, plain = type(value), numpy.ndarray
+    if not whole and is_over_tensor(value):
+        return make_array_over, (value.base,)
     if issubclass(kind, numpy.memmap) and (mapped := _memmap(value)):
         return mapped
     args = _args(value, whole, worth)

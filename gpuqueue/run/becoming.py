@@ -18,10 +18,13 @@ from typing import Any
 from gpuqueue.run.arrays import is_array
 from gpuqueue.run.making import DEVICE
 from gpuqueue.run.ownways import is_filled_in_place
+from gpuqueue.run.parametrized import become_parametrized
 
 __all__ = ["become", "replace", "stays_as_made"]
 
-_MADE_ANEW = (enumerate, itertools.count, itertools.repeat, itertools.zip_longest)
+_MADE_ANEW = (
+    enumerate, itertools.count, itertools.islice, itertools.repeat, itertools.zip_longest,
+)  # fmt: skip
 """Kinds that change and cannot take over a changed state, or not all of it."""
 _CONTAINERS = (
     list, bytearray, collections.deque, dict, set, weakref.WeakSet, weakref.WeakKeyDictionary,
@@ -75,7 +78,7 @@ _TEE: Any = type(itertools.tee(())[0])
 def become(old: Any, new: Any) -> bool:
     """Make an object what its changed copy is; False where that cannot be."""
     if type(old) is not type(new):
-        return False
+        return become_parametrized(old, new)
     if old is new:
         return True
     try:

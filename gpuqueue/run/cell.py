@@ -93,6 +93,7 @@ class CellKernel:
         os.close(reports)
         os.set_blocking(self._reports, False)
         self._buffer = bytearray()
+        self._closed = False
         threading.Thread(target=self._await_end, daemon=True).start()
 
     def _await_end(self) -> None:
@@ -129,6 +130,7 @@ class CellKernel:
         except BlockingIOError:
             return False
         self._buffer += data
+        self._closed = not data
         return bool(data)
 
     def _frames(self) -> list[dict[str, Any]]:
@@ -158,7 +160,11 @@ class CellKernel:
         return found
 
     def stop(self) -> None:
-        """Ask it to end, then end it; its sockets are removed."""
+        """Ask it to end, then end it; its sockets are removed.
+
+        One that was forked says, by closing its reports, that all that is left to do is to leave.
+        The system then takes its memory apart beside this process's own; the runner waits for both.
+        """
         self.order("stop")
         deadline = time.monotonic() + _STOP_PATIENCE
         while self.process.poll() is None and time.monotonic() < deadline:
@@ -166,9 +172,9 @@ class CellKernel:
             if self._reports in ready:
                 self._fill()
                 self._buffer.clear()
-            if self._wake in ready:
+            if self._closed or self._wake in ready:
                 break
-        if self.process.poll() is None:
+        if not self._closed and self.process.poll() is None:
             self.process.kill()
         self.remove()
 
@@ -343,6 +349,7 @@ class CellRun:
                 "sources": told.get("sources", {}),
                 "unpatched": told.get("unpatched", []),
                 "peak": told.get("peak"),
+                "out_of_memory": told.get("out_of_memory", False),
                 "flushed": told.get("flushed"),
             },
             flush=not self.spec.get("waited"),  # as the result that it is about

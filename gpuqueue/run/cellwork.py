@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import os
 import pickle
 import sys
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from gpuqueue.run.celloutput import OVER
-from gpuqueue.run.devicememory import peak_of_torch
+from gpuqueue.run.devicememory import is_out_of_memory, peak_of_torch
 from gpuqueue.run.files import RESULT, read_json, write_json
 from gpuqueue.run.shellstate import IPYTHON_NAMES, LAST, hidden_names, own_magics, put_history
 
@@ -54,7 +55,8 @@ class _Work:
     threads: int
     path: list[str]
     cells: set[str]
-    handlers: list[Any]
+    handlers: list[tuple[str, Any]]
+    printers: list[Any]
     depth: int = 0
     result: Any = None
     flushed: bool = False
@@ -109,7 +111,6 @@ def prepare() -> None:
     from gpuqueue.run.changes import Inputs
     from gpuqueue.run.patches import put_patches
     from gpuqueue.run.sources import known_names, put_sources
-    from gpuqueue.run.surroundings import put_handlers
     from gpuqueue.run.values import load_file
 
     work, shell = _Work, _Work.shell
@@ -164,12 +165,20 @@ def prepare() -> None:
 
     shell.events.register("post_run_cell", remember)
     _put_surroundings(spec["source"], states, around["imported"])
-    work.handlers = put_handlers(own)
-    work.states = ambient.take()
+    _put_own(own)
+    work.states = ambient.settled()
     work.environ, work.folder, work.path = dict(os.environ), os.getcwd(), list(sys.path)
     work.threads = threading.active_count()
     # taking them may have used some
     ambient.put({n: data for n, data in states.items() if "random" in n}, wait=False)
+
+
+def _put_own(values: Mapping[str, Any]) -> None:
+    """Register what of the notebook's own others call: handlers of loggers, printers."""
+    from gpuqueue.run.loghandlers import put_handlers
+    from gpuqueue.run.printers import put_printers
+
+    _Work.handlers, _Work.printers = put_handlers(values), put_printers(values)
 
 
 def _put_surroundings(source: str, states: Mapping[str, bytes], imported: Iterable[str]) -> None:
@@ -183,9 +192,10 @@ def _put_surroundings(source: str, states: Mapping[str, bytes], imported: Iterab
 
 def finish() -> None:
     """Save what the cell made: the names it bound, its last value, its exception."""
+    from gpuqueue.run.loghandlers import handlers_of_ones_own
     from gpuqueue.run.patches import GONE, changed_patches, mentions_of
+    from gpuqueue.run.printers import new_printers
     from gpuqueue.run.sources import known_names, sources
-    from gpuqueue.run.surroundings import handlers_of_ones_own
     from gpuqueue.run.values import CHANGE, save_values
 
     for stream in (sys.stdout, sys.stderr):
@@ -209,11 +219,10 @@ def finish() -> None:
         if classes:
             extras["<classes>"] = classes
         extras |= _widgets(work.inputs, namespace)
-    extras |= {
-        name: pair
-        for name, pair in handlers_of_ones_own().items()
-        if asked is None and pair[1] not in work.handlers
-    }
+    if asked is None:
+        came = [handler for _, handler in work.handlers]
+        extras |= {n: pair for n, pair in handlers_of_ones_own().items() if pair[1] not in came}
+        extras |= new_printers(work.printers)
     patches = changed_patches(
         mentions_of(spec["source"], shell.transform_cell), namespace, work.patches
     )
@@ -227,7 +236,7 @@ def finish() -> None:
     }
     if any(new.values()):
         extras["<magics>"] = new
-    result = work.result
+    result, error = work.result, None
     if result is not None:
         error = result.error_before_exec or result.error_in_exec
         if error is not None:
@@ -261,6 +270,7 @@ def finish() -> None:
             "sources": sources(shell, known_names(shell) - work.cells),
             "unpatched": [place.key for place, value in patches.items() if value is GONE],
             "peak": peak,
+            "out_of_memory": is_out_of_memory(error),
             "flushed": [n for n in LAST if n in namespace] if work.flushed else None,
         },
         flush=False,  # read by the process beside this one, and not again
@@ -311,6 +321,11 @@ def _around() -> dict[str, Any]:
         "states": {n: data for n, data in now.items() if work.states.get(n) != data},
         "environ": {n: v for n, v in environ.items() if work.environ.get(n) != v},
         "unset": [name for name in work.environ if name not in environ],
+        "quiet": [
+            [name, work.inputs.number_of(handler)]
+            for name, handler in work.handlers
+            if handler not in logging.getLogger(name or None).handlers
+        ],
     }
 
 

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from gpuqueue.run.arrays import is_array
+from gpuqueue.run.arrays import is_array, owner_of
 from gpuqueue.run.becoming import stays_as_made
 from gpuqueue.run.deep import has_room, with_room
 from gpuqueue.run.pages import Maps, changed_ranges
@@ -129,6 +129,13 @@ class Inputs:
         if number is not None and self._held[number] is value:
             return number
         return None
+
+    def arrays(self) -> Iterator[Any]:
+        """The arrays that own their memory and have come with the cell."""
+        for number in self._held:
+            value = self._held[number]
+            if is_array(value) and owner_of(value) is value and value.flags.forc and value.size:
+                yield value
 
     def _look(self, names: Collection[str]) -> dict[str, Any]:
         """Digests of the roots' pickles and sizes of what is beside them, or why there is none."""

@@ -192,6 +192,7 @@ class Busy:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._over = os.path.join(folder, _RELEASED)
         path = os.path.join(folder, BUSY)
         self._file = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
 
@@ -199,6 +200,10 @@ class Busy:
         """Say whether a cell runs."""
         with contextlib.suppress(OSError):
             os.pwrite(self._file, b"1" if busy else b"0", 0)
+
+    def is_over(self) -> bool:
+        """Whether the share was given back; one look at a name."""
+        return os.path.exists(self._over)
 
     def close(self) -> None:
         """Let go of the file."""

@@ -10,6 +10,7 @@ equal states must pickle alike.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import sys
 import types
@@ -259,9 +260,22 @@ def _put_shown(state: Any) -> None:
         counter.count = max(counter.count, state[name])
 
 
+def _take_progress() -> Any:
+    """The class of bars and its arguments that ``tqdm.pandas()`` was last called with."""
+    function = getattr(_module("pandas").Series, "progress_apply", None)
+    words = inspect.getclosurevars(function).nonlocals if function is not None else {}
+    return [words["cls"], dict(words["tqdm_kwargs"])] if "cls" in words else None
+
+
+def _put_progress(state: Any) -> None:
+    if state is not None and _take_progress() != state:
+        state[0].pandas(**state[1])
+
+
 LIBRARIES: tuple[Surrounding, ...] = (
     Surrounding("NumPy's settings", "numpy", _take_numpy, _put_numpy),
     Surrounding("pandas options", "pandas", _take_pandas, _put_pandas),
+    Surrounding("tqdm's methods of pandas", "pandas", _take_progress, _put_progress),
     Surrounding("matplotlib's settings", "matplotlib", _take_matplotlib, _put_matplotlib),
     Surrounding("scikit-learn's settings", "sklearn", _take_sklearn, _put_sklearn),
     # what is shown in one notebook has numbers that must not be given out twice

@@ -35,6 +35,7 @@ __all__ = [
     "loading",
     "main_namespace",
     "make_array",
+    "make_array_over",
     "make_cached",
     "make_cell",
     "make_class",
@@ -43,7 +44,9 @@ __all__ = [
     "make_memmap",
     "make_proxy",
     "make_reconstructed",
+    "make_row",
     "make_storage",
+    "make_storage_over",
     "make_tensor",
     "make_view",
     "make_weakref",
@@ -248,6 +251,19 @@ def make_view(  # noqa: PLR0917
     return view
 
 
+def make_array_over(tensor: Any) -> Any:
+    """The array that shares a tensor's memory."""
+    return tensor.numpy()
+
+
+def make_row(array: Any, offset: int, kind: Any, dtype: Any) -> Any:
+    """A row of a structured array; what is set in it is set in the array."""
+    import numpy as np
+
+    memory = array if array.flags.c_contiguous else array.T
+    return np.ndarray((1,), np.dtype((kind, dtype)), memory, offset)[0]
+
+
 class _Whole(pickle.Unpickler):
     """Has the parts that were not pickled with the rest."""
 
@@ -273,6 +289,17 @@ def make_storage(data: Any, device: str) -> Any:
         return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
     whole = torch.frombuffer(data, dtype=torch.uint8)
     return (whole.to(device) if _may_use(torch, device) else whole).untyped_storage()
+
+
+def make_storage_over(array: Any, offset: int, size: int) -> Any:
+    """Memory for tensors that is a part of an array's."""
+    import numpy as np
+    import torch
+
+    memory = array if array.flags.c_contiguous else array.T
+    if memory.dtype.kind in "mM":  # dates have no place in the buffer protocol
+        memory = memory.view("i8")
+    return torch.from_numpy(np.ndarray((size,), np.uint8, memory, offset)).untyped_storage()
 
 
 def _may_use(torch: Any, device: str) -> bool:

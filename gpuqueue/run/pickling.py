@@ -20,19 +20,20 @@ import functools
 import gc
 import importlib
 import io
+import itertools
 import logging
 import pickle
 import sys
 import types
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import cloudpickle
 from cloudpickle import cloudpickle as inner
 
 from gpuqueue.run import comms, remade, twins
-from gpuqueue.run.arrays import is_array, owner_of, reduce_array
+from gpuqueue.run.arrays import is_array, is_row, owner_of, reduce_array, reduce_row
 from gpuqueue.run.making import (
     fill_class,
     fill_exception,
@@ -54,6 +55,7 @@ from gpuqueue.run.making import (
     make_weakref,
 )
 from gpuqueue.run.ownways import forwards, has_own_way_to_begin, is_bunch, is_filled_plainly
+from gpuqueue.run.parametrized import is_parametrized, reduce_parametrized
 from gpuqueue.run.tensors import Tensors
 
 # files of earlier releases name the functions of ``making.py`` as this module's
@@ -122,7 +124,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         """Kinds that have no base of which ``_by_kind`` knows more."""
         # not a method, which would hold this pickler and the memory that it has seen
         self._worth = functools.partial(_worth, self.owners)
-        self._tensors = Tensors(self._worth)
+        self.tensors = Tensors(self._worth)
 
     def reducer_override(self, obj: Any) -> Any:
         """Reduce what is to travel otherwise than cloudpickle would have it."""
@@ -143,6 +145,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if kind in _WITH_HOME:
             _find_home(obj)
         library = str(kind.__module__)  # a class that was made by hand may have none
+        if library.startswith("numpy") and not self.whole and is_row(obj):
+            return reduce_row(obj, self._worth) or super().reducer_override(obj)
         of_library = library.startswith(("numpy", "torch")) or "torch.optim" in sys.modules
         if of_library and (found := self._of_library(kind, obj)):
             return found
@@ -170,6 +174,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def _by_kind(self, kind: type, obj: Any) -> Any:
         """How an object is made again whose class has a base of which we know more."""
+        if is_parametrized(kind):
+            return reduce_parametrized(obj)
         if forwards(kind):
             return _new_object, (kind,), dict(vars(obj)), None, None, fill_plainly
         if is_bunch(kind):  # its own way leaves out its attributes
@@ -195,11 +201,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if torch is None or not hasattr(torch, "nn"):
             return None  # it is being imported
         if kind is torch.Tensor or kind is torch.nn.Parameter:
-            return self._tensors.tensor(torch, obj)
+            return self.tensors.tensor(torch, obj)
         if is_filled_plainly(torch, kind):
             return _new_object, (kind,), dict(vars(obj)), None, None, fill_plainly
         if kind is torch.UntypedStorage and obj.device.type in ("cpu", "cuda"):
-            return self._tensors.storage(torch, obj)
+            return self.tensors.storage(torch, obj)
         return None
 
     def _table(self, value: Any) -> Any:
@@ -266,8 +272,6 @@ _REDUCERS: dict[type, Callable[[Any], Any]] = {
     weakref.ProxyType: lambda value: (make_proxy, (_behind(value), False)),
     weakref.CallableProxyType: lambda value: (make_proxy, (_behind(value), True)),
     types.CellType: lambda _: (make_cell, ()),
-    # cloudpickle would send what is in the file, and take it for the file
-    io.TextIOWrapper: lambda value: object.__reduce_ex__(value, 5),
     functools._lru_cache_wrapper: _reduce_cached,  # noqa: SLF001 - there is no public name
 }
 
@@ -298,6 +302,8 @@ class Sender:
     known
         Numbers of the objects that the receiver has, by id; ``number_of`` makes sure that the id
         is still that object's.
+    arrays
+        The arrays among them.
     """
 
     def __init__(
@@ -306,7 +312,9 @@ class Sender:
         leave: Collection[str] | None,
         known: Mapping[int, int] | None = None,
         number_of: Callable[[Any], int | None] | None = None,
+        arrays: Callable[[], Iterable[Any]] = tuple,
     ) -> None:
+        self._arrays = arrays
         self._file = io.BytesIO()
         self._buffers: list[pickle.PickleBuffer] = []
         kind = _Referring if known else _Pickler
@@ -319,9 +327,14 @@ class Sender:
         """Say what will be sent, so that views of it are sent as views."""
         arrays: Any = getattr(sys.modules.get("numpy"), "ndarray", ())
         tensors: Any = getattr(sys.modules.get("torch"), "Tensor", ())
+        expected: list[Any] = []
+        self._pickler.tensors.beside(lambda: itertools.chain(expected, self._arrays()))
         for value in values:
             if isinstance(value, arrays):
-                self._pickler.owners.add(id(owner_of(value)))
+                owner = owner_of(value)
+                self._pickler.owners.add(id(owner))
+                if owner.flags.forc and owner.size and not owner.dtype.hasobject:
+                    expected.append(owner)
             elif isinstance(value, tensors):
                 with contextlib.suppress(Exception):
                     storage = value.untyped_storage()

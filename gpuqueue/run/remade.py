@@ -12,7 +12,9 @@ import copyreg
 import ctypes
 import functools
 import gc
+import io
 import logging
+import os
 import random
 import re
 import types
@@ -121,6 +123,22 @@ def make_library(kind: Any, name: str | None, functions: Mapping[str, tuple[Any,
     return made
 
 
+def make_closed_file(kind: Any, name: Any, raw_mode: str, mode: str, words: Any) -> Any:
+    """A file that has been closed: nothing is opened but a device in which nothing is."""
+    raw: Any = io.FileIO(os.devnull, raw_mode.replace("x", "w"))
+    raw.name = name
+    made: Any = raw
+    if issubclass(kind, io.TextIOWrapper):
+        buffer = io.BufferedReader if raw_mode == "rb" else io.BufferedWriter
+        made = kind(io.BufferedRandom(raw) if "+" in raw_mode else buffer(raw), **words)
+        if mode:
+            made.mode = mode
+    elif kind is not io.FileIO:
+        made = kind(raw)
+    made.close()
+    return made
+
+
 def make_match(pattern: re.Pattern[Any], text: Any, first: int, end: int, regs: Any) -> Any:
     """The match of a pattern that has these spans, found again; None if there is none."""
     ways: list[Callable[..., Any]] = [pattern.search, pattern.match, pattern.fullmatch]
@@ -150,6 +168,8 @@ def reduce_handler(value: logging.Handler) -> Any:
     if any(getattr(kind, way, None) is not getattr(object_, way, None) for way in _WAYS):
         return None
     state = {name: part for name, part in vars(value).items() if name != "lock"}
+    if isinstance(value, logging.FileHandler) and value.stream is not None:
+        state |= {"stream": None, "mode": "a"}  # each process opens it for itself, and goes on
     return _new_object, (kind,), state, None, None, fill_handler
 
 
@@ -174,6 +194,21 @@ def _library(value: Any) -> Any:
         return object.__reduce_ex__(value, 5)
     types_ = {name: (one.restype, one.argtypes) for name, one in functions.items()}
     return make_library, (type(value), value._name, types_)  # noqa: SLF001
+
+
+def _closed_file(value: Any) -> Any:
+    """A file that has been closed is a name and a mode; an open one does not travel."""
+    if not value.closed:
+        return object.__reduce_ex__(value, 5)
+    raw = getattr(value, "buffer", value)
+    raw = getattr(raw, "raw", raw)
+    name = getattr(raw, "name", None)
+    if not isinstance(name, str | bytes):
+        return object.__reduce_ex__(value, 5)
+    words = {}
+    if isinstance(value, io.TextIOWrapper):
+        words = {"encoding": value.encoding, "errors": value.errors}
+    return make_closed_file, (type(value), name, raw.mode, getattr(value, "mode", ""), words)
 
 
 def _match(value: re.Match[Any]) -> Any:
@@ -203,6 +238,12 @@ REDUCERS: dict[type, Callable[[Any], Any]] = {
     ctypes.PyDLL: _library,
     random.SystemRandom: lambda _: (random.SystemRandom, ()),
     re.Match: _match,
+    # cloudpickle would send what is in the file, and take it for the file
+    io.TextIOWrapper: _closed_file,
+    io.BufferedReader: _closed_file,
+    io.BufferedWriter: _closed_file,
+    io.BufferedRandom: _closed_file,
+    io.FileIO: _closed_file,
 }  # fmt: skip
 
 IMMUTABLE = (int, float, complex, str, bytes, tuple, frozenset)

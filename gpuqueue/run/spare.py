@@ -124,7 +124,8 @@ class Spare:
         with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
             names = unpacked(file.read())
         try:
-            with _folder(self._cwd):
+            # as in a cell: libraries ask ``get_ipython()`` whether this is a terminal
+            with _folder(self._cwd), self._image.app.shell_ahead.builtin_trap:
                 self._preloaded.add(names)
         finally:
             sys.argv[:] = before

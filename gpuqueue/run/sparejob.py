@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from gpuqueue.model import ProcessId
 from gpuqueue.run.cell import CellKernel, CellRun, leave
 from gpuqueue.run.environ import Mark
 from gpuqueue.run.files import read_json
+from gpuqueue.run.logfile import LogFile
 from gpuqueue.run.process import die_with_parent, identify
 from gpuqueue.run.runner import DEFAULTED, Runner
 from gpuqueue.run.sparekernel import become, end_orderly, finish_in_fork
@@ -32,6 +34,8 @@ from gpuqueue.run.sparekernel import become, end_orderly, finish_in_fork
 __all__ = ["Image", "in_child", "lines_of", "start_runner", "try_kernel"]
 
 _PATIENCE = 15.0
+_LEAVING = 0.03
+"""Seconds within which a kernel is gone, as a rule, after its payload."""
 _HELD_BACK = {signal.SIGTERM, signal.SIGINT}
 
 
@@ -166,6 +170,7 @@ class _Runner(Runner):
         self._tell = tell
         self._waiting = payload
         self._channel = channel
+        self._leave_by = 0.0
 
     def claim(self, me: ProcessId | None = None) -> bool:
         """Take the attempt, and say so."""
@@ -179,6 +184,20 @@ class _Runner(Runner):
                 os.write(self._tell, f"{word}\n".encode())
             os.close(self._tell)
         return mine
+
+    def _patience(self, log: LogFile) -> float | None:
+        patience = super()._patience(log)
+        if self.status is None or self._told or patience is None:
+            return patience
+        return min(patience, _LEAVING * 1000)
+
+    def _press(self) -> None:
+        """Ask what is left to end, but not the kernel, which is on its way out."""
+        if self.status is not None and not self._told:
+            self._leave_by = self._leave_by or time.monotonic() + _LEAVING
+            if time.monotonic() < self._leave_by:
+                return
+        super()._press()
 
     def _begin(self, spec: Mapping[str, Any], env: dict[str, str], sink: int) -> int:
         words = {"env": env, "cwd": spec["cwd"], "umask": spec.get("umask")}
@@ -308,3 +327,6 @@ def _be_kernel(image: Image, folder: str, orders: int, reports: int) -> None:
     finish_in_fork(image.app, image.mark, folder, orders, reports)
     end_orderly(image.app.user_ns, image.modules)
     ctypes.CDLL(None).fflush(None)
+    # nothing is left but to leave; by another's place, for a thread may still write to this one
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, reports, inheritable=False)

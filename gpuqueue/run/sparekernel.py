@@ -63,6 +63,10 @@ def _silent_class() -> Any:
     return Silent
 
 
+class _KernelToCome:
+    """Where a shell has its kernel before there is one."""
+
+
 class _FewModules:
     """``sys`` as if nothing had been imported."""
 
@@ -123,6 +127,8 @@ def kernel_ahead() -> Any:
         compiler_class=XCachingCompiler,
     )  # fmt: skip
     app.user_ns = shell.user_ns
+    # libraries that ask as they are imported whether this is a terminal look for one
+    shell.kernel = _KernelToCome()
     app.shell = shell
     app.init_gui_pylab()  # names the backend that matplotlib is to find when it is imported
     app.shell = None
@@ -189,6 +195,7 @@ def warm() -> None:
     changed_patches(mentions_of("x = 1", app.shell.transform_cell), app.user_ns, {})
     dump_values({"<out>": 1}, namespace=app.user_ns, leave=None, known=inputs)
     set(sys.modules)  # as IPython lists them once its startup files have run
+    ambient.note()
     del loaded, inputs
     gc.collect()
     gc.freeze()  # none of this is garbage when the cell ends
@@ -196,7 +203,7 @@ def warm() -> None:
 
 def prepare() -> None:
     """Become the kernel of a job, then do what any kernel does to prepare for its cell."""
-    from gpuqueue.run import cellwork
+    from gpuqueue.run import ambient, cellwork
 
     app, shell, order = _Fork.app, _Fork.app.shell, cellwork.driver_order()
     die_with_parent(on=False)  # from here on the runner sees to its end
@@ -209,8 +216,20 @@ def prepare() -> None:
     app.user_ns["_dh"][:] = [os.getcwd()]
     app.init_gui_pylab()
     del app.init_code
+    if _begins_with_code(app):
+        ambient.forget()
     app.init_code()
     cellwork.prepare()
+
+
+def _begins_with_code(app: Any) -> bool:
+    """Whether the user has code that runs as each kernel starts, such as startup files."""
+    folder = os.path.join(app.profile_dir.location, "startup")
+    with contextlib.suppress(OSError):
+        if any(name.endswith((".py", ".ipy")) for name in os.listdir(folder)):
+            return True
+    startup = app.exec_PYTHONSTARTUP and "PYTHONSTARTUP" in os.environ
+    return bool(app.exec_lines or app.exec_files or startup)
 
 
 def become(env: Mapping[str, str], cwd: str, umask: int | None) -> None:

@@ -6,16 +6,14 @@ import contextlib
 import importlib
 import re
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 from gpuqueue.run.libraries import LIBRARIES, Surrounding
+from gpuqueue.run.loghandlers import described, loggers, make_handler
 
 __all__ = [
     "SURROUNDINGS",
     "Surrounding",
-    "handlers_of_ones_own",
-    "put_handlers",
     "put_warnings",
     "take_warnings",
 ]
@@ -135,74 +133,12 @@ def put_warnings(state: list[Any]) -> None:
         warnings._filters_mutated()  # type: ignore[attr-defined]  # noqa: SLF001
 
 
-_NOT_THE_USERS = (
-    "IPKernelApp",
-    "CellKernelApp",
-    "AheadApp",
-    "traitlets",
-    "tornado",
-    "asyncio",
-    "ipykernel",
-    "parso",
-    "jupyter",
-)
-
-
-def _loggers() -> dict[str, Any]:
-    """The loggers that are not as they are made: torch alone makes hundreds that are."""
-    import logging
-
-    found: dict[str, Any] = {
-        name: logger
-        for name, logger in logging.root.manager.loggerDict.items()
-        if isinstance(logger, logging.Logger)
-        and (logger.level or logger.handlers or logger.disabled or not logger.propagate)
-        and not name.startswith(_NOT_THE_USERS)
-    }
-    return {"": logging.root, **dict(sorted(found.items()))}
-
-
-def _described(handler: Any) -> Any:
-    """A handler in words; None for one that no words can make again."""
-    import logging
-
-    stream = getattr(handler, "stream", None)
-    formatter = handler.formatter
-    if handler.filters or (formatter is not None and type(formatter) is not logging.Formatter):
-        return None
-    if type(handler) is logging.StreamHandler and stream in (sys.stderr, sys.stdout):
-        where = "stdout" if stream is sys.stdout else "stderr"
-    elif type(handler) is logging.FileHandler:
-        where = [handler.baseFilename, handler.encoding]  # type: ignore[assignment]
-    else:
-        return None
-    style: Any = None if formatter is None else type(formatter._style)  # noqa: SLF001
-    letter = next((k for k, v in logging._STYLES.items() if v[0] is style), "%")  # noqa: SLF001
-    words = None if formatter is None else [formatter._fmt, formatter.datefmt, letter]  # noqa: SLF001
-    return [where, handler.level, words]
-
-
-def _handler(words: Any) -> Any:
-    import logging
-
-    where, level, form = words
-    made: logging.Handler
-    if isinstance(where, str):
-        made = logging.StreamHandler(sys.stdout if where == "stdout" else sys.stderr)
-    else:
-        made = logging.FileHandler(where[0], "a", where[1], delay=True)
-    made.setLevel(level)
-    if form is not None:
-        made.setFormatter(logging.Formatter(*form))
-    return made
-
-
 def _take_logging() -> Any:
     import logging
 
     state = {}
-    for name, logger in _loggers().items():
-        handlers = [words for words in map(_described, logger.handlers) if words is not None]
+    for name, logger in loggers().items():
+        handlers = [words for words in map(described, logger.handlers) if words is not None]
         if logger.level or handlers or logger.disabled or not logger.propagate:
             state[name] = [logger.level, handlers, logger.disabled, logger.propagate]
     names = {level: name for level, name in logging._levelToName.items() if level % 10}  # noqa: SLF001
@@ -233,43 +169,13 @@ def _put_logger(
     if logger.level != level:
         logger.setLevel(level)
     logger.disabled, logger.propagate = disabled, propagate
-    here = [(handler, _described(handler)) for handler in logger.handlers]
+    here = [(handler, described(handler)) for handler in logger.handlers]
     if [words for _, words in here if words is not None] != handlers:
         for handler, words in here:
             if words is not None:
                 logger.removeHandler(handler)
         for words in handlers:
-            logger.addHandler(_handler(words))
-
-
-HANDLER = "<handler "
-"""Begins the name of a value: a logger's name and a handler that the notebook has made up."""
-
-
-def handlers_of_ones_own() -> dict[str, tuple[str, Any]]:
-    """Handlers whose class, formatter or filters are the notebook's, with their loggers' names."""
-    found = [
-        (name, handler)
-        for name, logger in _loggers().items()
-        for handler in logger.handlers
-        if any(
-            getattr(part, "__module__", "") == "__main__"
-            for part in (handler, handler.formatter, *handler.filters)
-        )
-    ]
-    return {f"{HANDLER}{number}>": pair for number, pair in enumerate(found)}
-
-
-def put_handlers(values: Mapping[str, Any]) -> list[Any]:
-    """Add handlers that have come to their loggers; returns them."""
-    import logging
-
-    pairs = [value for name, value in values.items() if name.startswith(HANDLER)]
-    for name, handler in pairs:
-        logger = logging.getLogger(name or None)
-        if handler not in logger.handlers:
-            logger.addHandler(handler)
-    return [handler for _, handler in pairs]
+            logger.addHandler(make_handler(words))
 
 
 # -- IPython ----------------------------------------------------------------------------------

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from gpuqueue.run.making import DEVICE, fill_tensor, make_storage, make_tensor
+from gpuqueue.run.arrays import is_over_tensor
+from gpuqueue.run.making import DEVICE, fill_tensor, make_storage, make_storage_over, make_tensor
 
 __all__ = ["Tensors"]
 
@@ -23,8 +25,16 @@ class Tensors:
     def __init__(self, worth: Callable[[Any, int, int], bool]) -> None:
         self._worth = worth
         self._kept: list[Any] = []
+        self._arrays: Callable[[], Iterable[Any]] = tuple
+        self._begins: list[int] | None = None
+        """Where the memory of each of the arrays begins, in order; None until that is asked."""
+        self._by_begin: dict[int, Any] = {}
         self._devices: dict[int, str] = {}
         """Where the memory of tensors belongs, by the id of their storage."""
+
+    def beside(self, arrays: Callable[[], Iterable[Any]]) -> None:
+        """Say which arrays are sent beside the tensors, or are there already."""
+        self._arrays, self._begins = arrays, None
 
     def tensor(self, torch: Any, value: Any) -> Any:
         """How a tensor is made again; None for torch's own way."""
@@ -62,11 +72,28 @@ class Tensors:
             state["grad"] = value.grad
         return make_tensor, args, state, None, None, fill_tensor
 
+    def _array_behind(self, storage: Any) -> Any:
+        """The array whose memory tensors use, as those of ``torch.from_numpy``; None if none is."""
+        if self._begins is None:
+            self._by_begin = {one.__array_interface__["data"][0]: one for one in self._arrays()}
+            self._begins = sorted(self._by_begin)
+        first, last = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+        at = bisect.bisect_right(self._begins, first) - 1
+        if at < 0:
+            return None
+        array = self._by_begin[self._begins[at]]
+        if last > self._begins[at] + array.nbytes or not array.flags.writeable:
+            return None
+        return None if is_over_tensor(array) else array  # that one is made of the tensor
+
     def storage(self, torch: Any, value: Any) -> Any:
         """How the memory of tensors is made again."""
         device = self._devices.get(id(value), str(value.device))
         if not value.nbytes():
             return make_storage, (b"", device)
+        if value.device.type == "cpu" and (array := self._array_behind(value)) is not None:
+            offset = value.data_ptr() - array.__array_interface__["data"][0]
+            return make_storage_over, (array, offset, value.nbytes())
         here = torch.empty(0, dtype=torch.uint8, device=value.device)
         data = here.set_(value, 0, (value.nbytes(),), (1,)).cpu()
         return make_storage, (pickle.PickleBuffer(data.numpy()), device)

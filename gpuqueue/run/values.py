@@ -17,7 +17,7 @@ import contextlib
 import os
 import pickle
 import types
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -65,6 +65,9 @@ class Known(Protocol):
 
     def number_of(self, value: Any) -> int | None:
         """The number of an object, if the receiver has just this one."""
+
+    def arrays(self) -> Iterable[Any]:
+        """The arrays of NumPy that own their memory."""
 
 
 @dataclass
@@ -163,7 +166,7 @@ def _sender(
 ) -> Sender:
     if known is None:
         return Sender(namespace, leave)
-    return Sender(namespace, leave, known.numbers, known.number_of)
+    return Sender(namespace, leave, known.numbers, known.number_of, known.arrays)
 
 
 def _size(text: bytes, buffers: list[pickle.PickleBuffer]) -> int:

@@ -73,8 +73,11 @@ def ladder_for(gpus: Sequence[Gpu], folder: Path, base: Mapping[str, str] | None
     if nvidia:
         # MPS limits memory only where the memory cap does not, so it has to know of it
         return Ladder([MemoryCap(folder, nvidia[0], base), Mps(nvidia, folder, base), advice])
-    amd = any(gpu.vendor == "amd" for gpu in gpus)
-    return Ladder([CuMask(folder), advice] if amd else [advice])
+    if not any(gpu.vendor == "amd" for gpu in gpus):
+        return Ladder([advice])
+    amd = [gpu.uuid for gpu in real if gpu.vendor == "amd"]
+    caps = [MemoryCap(folder, amd[0], base, "amd")] if amd else []
+    return Ladder([*caps, CuMask(folder), advice])
 
 
 def memory_ladder(folder: Path, gpu: str = "", base: Mapping[str, str] | None = None) -> Ladder:

@@ -16,7 +16,7 @@ __all__ = ["MemoryCap"]
 
 
 class MemoryCap:
-    """Caps the device memory of all processes of a job together; NVIDIA, on Linux.
+    """Caps the device memory of all processes of a job together; NVIDIA and AMD, on Linux.
 
     Parameters
     ----------
@@ -26,6 +26,8 @@ class MemoryCap:
         UUID of a GPU to try it on.
     base
         The environment that `probe` starts from; this process's where it is None.
+    vendor
+        Whose GPU that is: ``nvidia`` or ``amd``.
     """
 
     name = "memory cap"
@@ -37,7 +39,14 @@ class MemoryCap:
     changes = Effect.NOW
     bypass = "a process without the job's LD_PRELOAD, and a statically linked program"
 
-    def __init__(self, folder: Path, gpu: str, base: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        gpu: str,
+        base: Mapping[str, str] | None = None,
+        vendor: str = "nvidia",
+    ) -> None:
+        self._vendor = vendor
         self._folder = folder
         self._gpu = gpu
         self._base = base
@@ -63,7 +72,7 @@ class MemoryCap:
 
     def _trial(self, library: Path) -> Probe:
         try:
-            wrong = try_out(library, self._gpu, self._base)
+            wrong = try_out(library, self._gpu, self._base, self._vendor)
         except GpuqueueError as error:
             return Probe(usable=False, reason=str(error))
         if wrong:

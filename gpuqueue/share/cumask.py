@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +99,7 @@ class CuMask:
     def __init__(self, folder: Path, nodes: Path = TOPOLOGY) -> None:
         self._folder = folder
         self._nodes = nodes
+        self._noting = threading.Lock()
 
     def probe(self) -> Probe:
         """Whether the driver tells its units. That a mask holds is not seen."""
@@ -138,22 +140,28 @@ class CuMask:
             steps = self._take(bound.folder, gpu, compute, known[gpu])
             masks.append(f"{index}:{mask_of(steps, known[gpu])}")
         # the numbers are those after this variable; what is not listed has no mask
-        return {MASK: ";".join(masks), VISIBLE: ",".join(bound.compute)}
+        return {
+            MASK: ";".join(masks),
+            VISIBLE: ",".join(bound.compute),
+            # HIP counts among those
+            "HIP_VISIBLE_DEVICES": ",".join(map(str, range(len(bound.compute)))),
+        }
 
     def _take(self, job: Path, gpu: str, compute: int, units: Units) -> list[int]:
         path = self._folder / f"units-{hashlib.sha256(gpu.encode()).hexdigest()[:12]}.json"
-        taken = self._taken(path)
-        taken.pop(str(job), None)
-        busy = {step for steps in taken.values() for step in steps}
         wanted = max(1, compute * units.steps // WHOLE)
-        free = [step for step in range(units.steps) if step not in busy]
-        if len(free) < wanted:
-            raise ComputeCapError(
-                f"{wanted * units.step} compute units of {gpu} are the job's share, and only "
-                f"{len(free) * units.step} have no other job."
-            )
-        taken[str(job)] = free[:wanted]
-        self._note(path, taken)
+        with self._noting:
+            taken = self._taken(path)
+            taken.pop(str(job), None)
+            busy = {step for steps in taken.values() for step in steps}
+            free = [step for step in range(units.steps) if step not in busy]
+            if len(free) < wanted:
+                raise ComputeCapError(
+                    f"{wanted * units.step} compute units of {gpu} are the job's share, and only "
+                    f"{len(free) * units.step} have no other job."
+                )
+            taken[str(job)] = free[:wanted]
+            self._note(path, taken)
         return free[:wanted]
 
     def _taken(self, path: Path) -> dict[str, list[int]]:
@@ -183,7 +191,8 @@ class CuMask:
 
     def release(self, bound: Bound) -> None:
         """Its units are anybody's."""
-        for path in self._folder.glob("units-*.json"):
-            taken = self._taken(path)
-            if taken.pop(str(bound.folder), None) is not None:
-                self._note(path, taken)
+        with self._noting:
+            for path in self._folder.glob("units-*.json"):
+                taken = self._taken(path)
+                if taken.pop(str(bound.folder), None) is not None:
+                    self._note(path, taken)

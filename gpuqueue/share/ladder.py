@@ -22,6 +22,8 @@ _RETRY, _LONGEST = 300.0, 3600.0
 THERE = "its process was there before its share"
 """Why a kernel that attaches is not held by what is read as a process starts."""
 
+_UNTRIED = Probe(usable=False, reason="It is still being tried here.")
+
 _Works = Callable[[Mechanism, Mapping[str, Probe]], bool]
 
 
@@ -68,37 +70,117 @@ class Ladder:
     """Mechanisms, of those for one thing (device memory, say) the strongest first.
 
     Of those that cap one thing, the first that works is used; those that advise are used beside it.
-    It may be used from several threads.
+    Each is tried by itself and used as soon as its own trial is over. It may be used from several
+    threads.
     """
 
     def __init__(self, mechanisms: Sequence[Mechanism]) -> None:
         self._mechanisms = tuple(mechanisms)
         self._probes: dict[str, Probe] = {}
         self._again: dict[str, tuple[float, float]] = {}
-        self._trying = threading.Lock()
+        self._trials = {mechanism.name: threading.Lock() for mechanism in mechanisms}
+        self._begun = False
+
+    # -- trials ------------------------------------------------------------------------------
 
     def probes(self) -> Mapping[str, Probe]:
         """What each mechanism's trial on this machine has shown; tried once.
 
         The first call may take seconds: it starts programs on the GPUs. Later ones never wait.
         """
-        if len(self._probes) < len(self._mechanisms):
-            self._try()
-        return dict(self._probes)
+        if not self.complete:
+            for thread in self.begin():
+                thread.join()
+            for trial in self._trials.values():  # of others
+                with trial:
+                    pass
+        return self._seen()
 
-    def _try(self) -> None:
-        """Try what was not tried, and what did not work and is due again: a GPU may have been full.
+    def _seen(self) -> dict[str, Probe]:
+        """What was seen so far, the strongest first."""
+        probes = dict(self._probes)
+        return {m.name: probes[m.name] for m in self._mechanisms if m.name in probes}
 
-        That is after minutes, then after longer.
+    def begin(self, heard: Callable[[], None] = lambda: None) -> list[threading.Thread]:
+        """Begin to try what was not tried, each in a thread of its own.
+
+        ``heard`` is called as each trial is over, in its thread.
         """
-        with self._trying:
-            for mechanism in self._mechanisms:
-                due, wait = self._again.get(mechanism.name, (0.0, _RETRY))
-                if time.monotonic() >= due:
-                    probe = _tried(mechanism)
-                    due = math.inf if probe.usable else time.monotonic() + wait
-                    self._again[mechanism.name] = due, min(2 * wait, _LONGEST)
-                    self._probes[mechanism.name] = probe
+        self._begun = True
+        threads = [
+            threading.Thread(
+                target=self._try,
+                args=(mechanism, heard),
+                name=f"gpuqueue-trial-of-{mechanism.name}",
+                daemon=True,
+            )
+            for mechanism in self._mechanisms
+            # taken here, so that nobody who starts a job meanwhile comes to try it himself
+            if mechanism.name not in self._probes
+            and self._trials[mechanism.name].acquire(blocking=False)
+        ]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    def _try(self, mechanism: Mechanism, heard: Callable[[], None] = lambda: None) -> None:
+        """Try one whose lock is held, and let go of that."""
+        try:
+            _, wait = self._again.get(mechanism.name, (0.0, _RETRY))
+            probe = _tried(mechanism)
+            due = math.inf if probe.usable else time.monotonic() + wait
+            self._again[mechanism.name] = due, min(2 * wait, _LONGEST)
+            self._probes[mechanism.name] = probe
+        finally:
+            self._trials[mechanism.name].release()
+        heard()
+
+    def _try_again(self) -> None:
+        """Try what nobody is trying and did not work and is due: a GPU may have been full.
+
+        That is after minutes, then after longer; at once where it was never tried.
+        """
+        self._begun = True
+        for mechanism in self._mechanisms:
+            due, _ = self._again.get(mechanism.name, (0.0, _RETRY))
+            if time.monotonic() >= due and self._trials[mechanism.name].acquire(blocking=False):
+                self._try(mechanism)
+
+    def _known(self) -> Mapping[str, Probe]:
+        """What was seen so far; all there is to see where nobody has begun to look."""
+        return self._seen() if self._begun else self.probes()
+
+    @property
+    def complete(self) -> bool:
+        """Whether all trials are over."""
+        return len(self._probes) == len(self._mechanisms)
+
+    @property
+    def works(self) -> bool:
+        """Whether something was seen to work so far."""
+        return any(probe.usable for probe in self._seen().values())
+
+    def tried(self, names: Collection[str]) -> bool:
+        """Whether the trials of these are over; one that is not there has none."""
+        return all(mechanism.name in self._probes for mechanism in self._named(names))
+
+    def decided(self, subject: Subject) -> bool:
+        """Whether no trial that is still to end could say more of whether this is capped."""
+        caps = [
+            mechanism.name
+            for mechanism in self._mechanisms
+            if mechanism.subject is subject and mechanism.standing is Standing.CAPPED
+        ]
+        return self.tried(caps) or any(
+            probe.usable for name, probe in self._seen().items() if name in caps
+        )
+
+    @property
+    def trying(self) -> tuple[str, ...]:
+        """Names of those whose trials are not over."""
+        return tuple(m.name for m in self._mechanisms if m.name not in self._probes)
+
+    # -- what is used ------------------------------------------------------------------------
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
@@ -106,7 +188,7 @@ class Ladder:
         return self._mechanisms
 
     def picked(self) -> tuple[Mechanism, ...]:
-        """The mechanisms that are used here, in the order in which they are applied."""
+        """The mechanisms that are used here, as far as tried, in the order of their use."""
         return self._best(lambda mechanism, probes: probes[mechanism.name].usable)
 
     def on(self, gpu: str) -> tuple[Mechanism, ...]:
@@ -114,11 +196,13 @@ class Ladder:
         return self._best(lambda mechanism, probes: probes[mechanism.name].on(gpu).usable)
 
     def _best(self, works: _Works) -> tuple[Mechanism, ...]:
-        probes = self.probes()
+        probes = self._known()
         found: list[Mechanism] = []
         capped: set[Subject] = set()
         for mechanism in self._mechanisms:
             caps = mechanism.standing is Standing.CAPPED
+            if mechanism.name not in probes:
+                continue
             if works(mechanism, probes) and not (caps and mechanism.subject in capped):
                 found.append(mechanism)
                 if caps:
@@ -127,8 +211,12 @@ class Ladder:
 
     def missing(self, gpu: str | None = None) -> Mapping[str, str]:
         """Why each mechanism that does not work here does not: anywhere, or on one GPU."""
+        known = self._known()
         told = {
-            name: probe if gpu is None else probe.on(gpu) for name, probe in self.probes().items()
+            mechanism.name: _UNTRIED
+            if (probe := known.get(mechanism.name)) is None
+            else (probe if gpu is None else probe.on(gpu))
+            for mechanism in self._mechanisms
         }
         return {name: probe.reason for name, probe in told.items() if not probe.usable}
 
@@ -161,9 +249,9 @@ class Ladder:
 
         A mechanism that cannot be had for this job is told in ``missing``; what to do about it is
         the caller's to decide. It may take seconds, as what did not work is tried again here after
-        a while.
+        a while. What somebody else is trying just then is not waited for.
         """
-        self._try()
+        self._try_again()
         environment: dict[str, str] = {}
         by: list[Mechanism] = []
         missing = dict(self.missing())

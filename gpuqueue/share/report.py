@@ -10,7 +10,7 @@ from gpuqueue.model import Gpu
 from gpuqueue.share.ladder import Ladder
 from gpuqueue.share.mechanism import Mechanism, Standing, Subject
 
-__all__ = ["UNCAPPED", "Card", "Line", "card_of"]
+__all__ = ["UNCAPPED", "Card", "Line", "Trial", "card_of"]
 
 UNCAPPED = ("memory bandwidth", "L2 cache", "copy engines")
 """What nothing here divides between the jobs on one GPU."""
@@ -49,12 +49,25 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Trial:
+    """What the trial of one mechanism has shown on a GPU: what was seen, or why it is not used."""
+
+    mechanism: str
+    works: bool
+    seen: str
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
-    """A GPU and its lines: those that matter, and those of what is never divided."""
+    """A GPU and its lines: those that matter, and those of what is never divided; and the trials.
+
+    ``trials`` are those of all mechanisms that there are for such a GPU, in force or not.
+    """
 
     gpu: Gpu
     lines: tuple[Line, ...]
     uncapped: tuple[Line, ...]
+    trials: tuple[Trial, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -72,16 +85,17 @@ class Card:
             "memory": self.gpu.memory,
             "kind": self.kind,
             "shares": [asdict(line) for line in (*self.lines, *self.uncapped)],
+            "mechanisms": [asdict(trial) for trial in self.trials],
         }
 
 
 def card_of(gpu: Gpu, ladder: Ladder) -> Card:
     """What holds on a GPU, as it was tried; see `Ladder.probes` for how long that takes."""
+    probes = ladder.probes()
     by = ladder.on(gpu.uuid)
     reasons = ladder.reasons(gpu.uuid)
     lines = [_line(gpu, subject, ladder, by, reasons) for subject in Subject]
     if lines[-1].standing is not Standing.CAPPED:
-        probes = ladder.probes()
         lines += [
             _beside(text, one) for one in by if (text := probes[one.name].on(gpu.uuid).beside)
         ]
@@ -96,7 +110,11 @@ def card_of(gpu: Gpu, ladder: Ladder) -> Card:
                 better=_APART,
             )
         )
-    return Card(gpu, tuple(lines), tuple(uncapped))
+    trials = [
+        Trial(name, probe.usable, probe.figure if probe.usable and probe.figure else probe.reason)
+        for name, probe in ((name, probe.on(gpu.uuid)) for name, probe in probes.items())
+    ]
+    return Card(gpu, tuple(lines), tuple(uncapped), tuple(trials))
 
 
 def _line(

@@ -19,6 +19,7 @@ __all__ = ["LIVE", "Jobs"]
 
 LIVE = ("queued", "starting", "running", "frozen", "evicting")
 _CHUNK = 5000
+_BY_END = "(ended, id) < (SELECT ended, id FROM jobs WHERE id = ?)"
 
 
 class Jobs(Events, Placements):
@@ -61,46 +62,60 @@ class Jobs(Events, Placements):
         before: int | None = None,
         limit: int = 100,
         sought: Sought | None = None,
+        ended: bool = False,
     ) -> list[Job]:
         """Jobs, newest first; ``before`` is the id to page on from.
 
-        Of what is ``sought`` the words count here; the states are in ``states``.
+        With ``ended`` only those that have, the last to end first. Of what is ``sought`` the words
+        count here; the states are in ``states``.
         """
-        where, values = ["1"], []
+        where, values = ["ended IS NOT NULL" if ended else "1"], []
         if states is not None:
             wanted = [str(state) for state in states]
-            where.append(f"state IN ({', '.join('?' * len(wanted))})")
+            # the sign keeps SQLite from an index by state, after which it would sort all of them
+            sign = "+" if ended else ""
+            where.append(f"{sign}state IN ({', '.join('?' * len(wanted))})")
             values += wanted
         if owner is not None:
             where.append("owner = ?")
             values.append(owner)
+        page, order = (_BY_END, "ended DESC, id DESC") if ended else ("id < ?", "id DESC")
         if before is not None:
-            where.append("id < ?")
+            where.append(page)
             values.append(str(before))
         condition = " AND ".join(where)
         if sought is not None and sought.words:
-            ids = json.dumps(self._sought(sought, condition, values, limit))
+            ids = json.dumps(self._sought(sought, limit, condition, values, page=page, order=order))
             condition, values = "id IN (SELECT value FROM json_each(?))", [ids]
         rows = self._rows(
-            f"SELECT {COLUMNS} FROM jobs WHERE {condition} ORDER BY id DESC LIMIT ?",
+            f"SELECT {COLUMNS} FROM jobs WHERE {condition} ORDER BY {order} LIMIT ?",
             [*values, limit],
         )
         return [job_from(row) for row in rows]
 
-    def _sought(self, sought: Sought, condition: str, values: list[str], limit: int) -> list[int]:
-        """Numbers of the newest jobs that have the words; no lock is held for long."""
+    def _sought(
+        self,
+        sought: Sought,
+        limit: int,
+        condition: str,
+        values: list[str],
+        *,
+        page: str,
+        order: str,
+    ) -> list[int]:
+        """Numbers of the first jobs that have the words; no lock is held for long."""
         found: list[int] = []
-        last = 2**63 - 1
+        further, after = "", list[str]()
         while len(found) < limit:
             rows = self._rows(
                 "SELECT id, tag, owner, command, coalesce(json_extract(origin, '$.path'), '') "
-                f"FROM jobs WHERE {condition} AND id < ? ORDER BY id DESC LIMIT ?",
-                [*values, last, _CHUNK],
+                f"FROM jobs WHERE {condition}{further} ORDER BY {order} LIMIT ?",
+                [*values, *after, _CHUNK],
             )
             found += [row[0] for row in rows if sought.says(*row)]
             if len(rows) < _CHUNK:
                 break
-            last = rows[-1][0]
+            further, after = f" AND {page}", [str(rows[-1][0])]
         return found[:limit]
 
     def lessons(self, limit: int) -> list[Job]:

@@ -17,8 +17,9 @@ class Stay:
     """One usage record with whose it is: a job on a GPU, with one size, for a time.
 
     ``compute`` in thousandths, ``memory`` in bytes, times in seconds since the epoch; ``until`` is
-    None while it lasts. ``notebook`` is the path of the notebook or script that it came from, where
-    that is known. ``frozen``: it only stood still and held its memory.
+    None while it lasts. ``notebook`` is the path of the notebook or script that it came from and
+    ``agent`` the coding agent that asked for it, where that is known. ``frozen``: it only stood
+    still and held its memory.
     """
 
     job: int
@@ -31,6 +32,7 @@ class Stay:
     since: float
     until: float | None
     frozen: bool = False
+    agent: str = ""
 
 
 class Placements(Connection):
@@ -87,18 +89,21 @@ class Placements(Connection):
             (since,),
         )
 
-    def stays(self, since: float) -> list[Stay]:
-        """All usage records that have not ended before ``since``, in the order of their begin."""
+    def stays(self, since: float, *, job: int | None = None) -> list[Stay]:
+        """The usage records that have not ended before ``since``, of all jobs or of one.
+
+        They are in the order of their begin.
+        """
+        of, more = ("", ()) if job is None else (" AND placements.job = ?", (job,))
         rows: list[tuple[Any, ...]] = self._rows(
             "SELECT jobs.id, owner, tag, coalesce(json_extract(origin, '$.path'), ''), gpu, "
-            "compute, memory, since, until, placements.frozen FROM placements "
-            "JOIN jobs ON jobs.id = placements.job WHERE until IS NULL OR until > ? ORDER BY seq",
-            (since,),
+            "compute, memory, since, until, placements.frozen, "
+            "coalesce(json_extract(origin, '$.agent'), '') FROM placements "
+            "JOIN jobs ON jobs.id = placements.job "
+            f"WHERE (until IS NULL OR until > ?){of} ORDER BY seq",
+            (since, *more),
         )
-        return [
-            Stay(job, owner, tag, notebook, gpu, compute, memory, begin, until, bool(frozen))
-            for job, owner, tag, notebook, gpu, compute, memory, begin, until, frozen in rows
-        ]
+        return [Stay(*(*row[:9], bool(row[9]), row[10])) for row in rows]
 
     def occupied(
         self, since: float, limit: int

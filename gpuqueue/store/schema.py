@@ -116,7 +116,11 @@ ALTER TABLE placements ADD COLUMN frozen INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX placements_until ON placements (until) WHERE until IS NOT NULL;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH)
+_SIXTH = """
+CREATE INDEX jobs_ended ON jobs (ended, id, state) WHERE ended IS NOT NULL;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH)
 VERSION = len(MIGRATIONS)
 
 

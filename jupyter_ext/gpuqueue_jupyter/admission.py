@@ -163,13 +163,15 @@ class Admission:
         library cannot be loaded; the dynamic linker would complain into all that it prints.
         """
         words = list(self._spec.argv or ())
+        if any(gpu.vendor != "nvidia" for gpu in client.machine().gpus):
+            return ""  # it is CUDA that asks
         if not words or not re.fullmatch(r"python[\d.]*", os.path.basename(words[0])):
             return ""
         deadline = time.monotonic() + _TRYING
         while True:
             fact = client.store.fact(HOLDING) or {}
-            if not fact.get("trying") or time.monotonic() > deadline:
-                library = str(fact.get("library") or "")
+            library = str(fact.get("library") or "")
+            if library or not fact.get("trying") or time.monotonic() > deadline:
                 return library if library and os.path.isfile(library) else ""
             time.sleep(0.05)
 

@@ -320,5 +320,5 @@ def test_usage_is_told_by_whatever_is_asked(client):
     told = json.loads(ok("usage", "--since", "all", "--by", "job", "--json"))
     assert [(row["job"], row["name"], row["jobs"]) for row in told["rows"]] == [(number, "mine", 1)]
     assert 0 < told["rows"][0]["gpu_hours"] < told["rows"][0]["held_hours"]
-    assert "owner, notebook, tag, gpu, vendor, job" in refused("usage", "--by", "colour")
+    assert "owner, notebook, tag, agent, gpu, vendor, job" in refused("usage", "--by", "colour")
     assert "since" in refused("usage", "--since", "yesterday")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuqueue.client.books import KEYS, Usage, add_up, begin_of, key_of
+from gpuqueue.client.books import KEYS, Usage, add_up, begin_of, key_of, total_of
 from gpuqueue.errors import InvalidRequest
 from gpuqueue.store import Stay
 
@@ -58,7 +58,17 @@ def test_five_intervals_against_a_window() -> None:
 def test_each_key() -> None:
     stays = [
         stay(1, 10 * HOUR, 11 * HOUR),
-        stay(2, 10 * HOUR, 12 * HOUR, owner="bob", tag="eval", notebook="", gpu="B", compute=1000),
+        stay(
+            2,
+            10 * HOUR,
+            12 * HOUR,
+            owner="bob",
+            tag="eval",
+            notebook="",
+            gpu="B",
+            compute=1000,
+            agent="Codex",
+        ),
         stay(3, 10 * HOUR, 11 * HOUR, gpu="gone", compute=250),
     ]
     assert {key: row["gpu_hours"] for key, row in rows(stays, "owner").items()} == {
@@ -66,6 +76,9 @@ def test_each_key() -> None:
     }  # fmt: skip
     assert {key: row["gpu_hours"] for key, row in rows(stays, "tag").items()} == {
         "eval": 2, "train": 0.75,
+    }  # fmt: skip
+    assert {key: row["gpu_hours"] for key, row in rows(stays, "agent").items()} == {
+        "Codex": 2, "": 0.75,
     }  # fmt: skip
     assert set(rows(stays, "notebook")) == {"", "a.ipynb"}
     assert {key: row.get("name") for key, row in rows(stays, "gpu").items()} == {
@@ -105,11 +118,14 @@ def test_every_key_has_the_same_sum(some: list[tuple[int, float, float | None]])
         sum(float(row["gpu_hours"]) for row in add_up(stays, by, BEGIN, END, CARDS)) for by in KEYS
     ]
     assert sums == pytest.approx([sums[0]] * len(KEYS))
+    total = total_of(stays, BEGIN, END, CARDS)
+    assert total["gpu_hours"] == pytest.approx(sums[0])
+    assert total["jobs"] == len(add_up(stays, "job", BEGIN, END, CARDS))
 
 
 def test_what_is_asked_is_checked() -> None:
-    with pytest.raises(InvalidRequest, match="owner, notebook, tag, gpu, vendor, job"):
-        key_of("agent")
+    with pytest.raises(InvalidRequest, match="owner, notebook, tag, agent, gpu, vendor"):
+        key_of("colour")
     with pytest.raises(InvalidRequest, match="did you mean owner"):
         key_of("owners")
     with pytest.raises(InvalidRequest, match="since"):
@@ -119,11 +135,14 @@ def test_what_is_asked_is_checked() -> None:
 
 
 def test_a_table_of_rows() -> None:
-    found = Usage(add_up(FIVE, "job", BEGIN, END, CARDS), by="job", since=BEGIN, until=END)
-    assert repr(found).splitlines()[:2] == [
-        "JOB  NAME   GPU-H  GIB-H  HELD-H  JOBS",
-        "5    train   2.00  32.00    4.00     1",
-    ]
+    total = total_of(FIVE, BEGIN, END, CARDS)
+    found = Usage(
+        add_up(FIVE, "job", BEGIN, END, CARDS), by="job", since=BEGIN, until=END, total=total
+    )
+    head, first, *_, last = repr(found).splitlines()
+    assert head == "JOB    NAME   GPU-H  GIB-H  HELD-H  JOBS"
+    assert first == "5      train   2.00  32.00    4.00     1"
+    assert last == "total          4.25  68.00    8.50     4"
     assert "<th>GPU-H</th>" in found._repr_html_()
     frame = pd.DataFrame(found)
     assert list(frame.columns) == ["job", "name", "gpu_hours", "gib_hours", "held_hours", "jobs"]

@@ -119,3 +119,18 @@ def test_a_job_that_ends_as_it_is_asked_has_succeeded(home, tmp_path):
     assert low.wait(60) == 0
     assert (low.record.attempt, low.state) == (1, JobState.SUCCEEDED)
     assert high.wait(60) == 0
+
+
+def test_one_that_saves_makes_room_before_one_that_does_not(home, tmp_path):
+    home.config.write_text("gpus = [0, 1]\nslots = 8\n")
+    (tmp_path / "train.py").write_text(TRAIN)
+    saves = gpuqueue.submit(["python", "train.py"], cwd=tmp_path, preemptible=True)
+    until(lambda: is_resumable(home.attempt(saves.id, 1)) and saves.state is JobState.RUNNING)
+    loses = gpuqueue.submit(["sleep", "600"], preemptible=True)
+    until(lambda: loses.state is JobState.RUNNING)
+    # by its age it would be the last to go
+    assert gpuqueue.submit(["true"], priority=1).wait(60) == 0
+    assert loses.record.attempt == 1
+    assert any(e.kind == "evicting" for e in saves._client.store.events(job_id=saves.id))
+    for job in (saves, loses):
+        job.cancel()

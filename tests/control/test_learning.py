@@ -2,9 +2,15 @@
 
 import time
 
+import nbformat
 from conftest import until
+from typer.testing import CliRunner
 
 import gpuqueue
+from gpuqueue.cli.app import app
+from gpuqueue.client import default_client
+from gpuqueue.client.cell import cell_payload
+from gpuqueue.client.request import options_from
 from gpuqueue.model import JobState
 
 
@@ -54,4 +60,39 @@ def test_a_promise_is_kept_with_the_job(home):
     wait = waiting._client.why(waiting.id)
     assert abs(wait.expected - record.expected) < 5
     for job in (*blockers, waiting):
+        job.cancel()
+
+
+def _cell(source, **options):
+    client = default_client()
+    work = (cell_payload(source, {}), options_from(options))
+    return gpuqueue.Job(client, client.submit([work])[0].id)
+
+
+def test_a_cell_learns_from_those_of_the_same_code(home):
+    assert _cell("import time\ntime.sleep(1.2)", preset="cpu").wait(60) == 0
+    wall = gpuqueue.submit(["sleep", "600"], preset="exclusive", eta="10m")
+    until(lambda: wall.state is JobState.RUNNING)
+    same = _cell("# once more\nimport time\n\ntime.sleep(1.2)", preset="cpu")
+    until(lambda: same.record.learned is not None, what="it is taught")
+    assert 1.2 <= same.record.learned < 30
+    other = _cell("import time\ntime.sleep(1.3)", preset="cpu")
+    until(lambda: other.record.latest is not None, what="it was planned")
+    assert other.record.learned is None
+    told = CliRunner().invoke(app, ["show", str(same.id)])
+    assert "by earlier runs of this code" in told.stdout
+    for job in (wall, same, other):
+        job.cancel()
+
+
+def test_a_notebook_learns_from_runs_of_the_same_file(home, tmp_path):
+    path = tmp_path / "slow.ipynb"
+    cell = nbformat.v4.new_code_cell("import time; time.sleep(1)")
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), path)
+    assert gpuqueue.submit(path, preset="cpu").wait(60) == 0
+    wall = gpuqueue.submit(["sleep", "600"], preset="exclusive", eta="10m")
+    until(lambda: wall.state is JobState.RUNNING)
+    same = gpuqueue.submit("slow.ipynb", cwd=tmp_path, preset="cpu")
+    until(lambda: same.record.learned is not None, what="it is taught")
+    for job in (wall, same):
         job.cancel()

@@ -91,9 +91,8 @@ def test_moved_before_it_is_frozen_and_brought_back_before_it_goes_on(home, stub
     assert job.reason == "frozen by free mode; 6G of its GPU memory are on the host"
     assert stands_still(job)
     assert answer.mode["holding"] == []
-    assert answer.mode["moved"] == [
-        {"job": 1, "tag": "notebook", "gpu": 0, "notebook": False, "memory": 6 * GIB}
-    ]
+    moved = {"job": 1, "tag": "notebook", "gpu": 0, "notebook": False, "memory": 6 * GIB}
+    assert answer.mode["moved"] == [moved]
     for text in (answer.message, str(gpuqueue.status())):
         assert "6G of job 1 (notebook) have been moved from GPU 0 to the host" in text
     before = count(tmp_path / "a")

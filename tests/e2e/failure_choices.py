@@ -7,14 +7,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["KILLS_A_ROUND", "Cancel", "Cell", "Kill", "Make", "Pause", "Round", "Submit", "rounds"]
+__all__ = [
+    "KILLS_A_ROUND",
+    "VICTIMS",
+    "Cancel",
+    "Cell",
+    "Kill",
+    "Late",
+    "Make",
+    "Round",
+    "Submit",
+    "rounds",
+]
 
-KILLS_A_ROUND = 15
-_CLIENTS = 12
-_CELL_EVERY = 2
+KILLS_A_ROUND = 18
+_CLIENTS = 14
+_CELL_EVERY = 3
 """Rounds from one cell to the next: a cell costs as much as twenty scripts."""
 _LATE_EVERY = 3
-"""Rounds from one launcher that is held up to the next, which takes seconds."""
+"""Rounds from one launcher that is held up to the next, which takes a second or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +84,22 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
-    """SIGSTOP for a process of a kind, and SIGCONT after some seconds: it is late, not dead."""
+class Late:
+    """Orders that are carried out late: of two runners one must find that it is.
 
+    After ``warm``, with which there is a launcher, it is held up; ``jobs`` are submitted, and when
+    it has their orders, the lead is killed. The next one, which ``more`` wake, gives them again.
+    The launcher goes on, ``delay`` seconds after they have begun, or ended where ``over``.
+    """
+
+    warm: Make
+    jobs: tuple[Make, ...]
+    more: tuple[Make, ...]
+    over: bool
     delay: float
-    kind: str
-    which: float
-    seconds: float
 
 
-Action = Submit | Cancel | Cell | Kill | Pause
+Action = Submit | Cancel | Cell | Kill | Late
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +114,9 @@ class Round:
 _VICTIMS = {
     "lead": 24, "launcher": 14, "runner": 26, "client": 18, "payload": 10, "spare": 4, "server": 4,
 }  # fmt: skip
+
+VICTIMS = frozenset(_VICTIMS)
+"""The kinds of processes that are killed."""
 
 _GPUS: tuple[dict[str, Any], ...] = (
     {"preset": "cpu"},
@@ -141,13 +161,21 @@ def _behind_submits(rng: random.Random, actions: list[Action]) -> None:
         actions.insert(rng.choice(places) + 1, soon)
 
 
-def _late(rng: random.Random) -> list[list[Action]]:
-    """Before each of two submits: the lead gives orders that are carried out late.
+def _late(rng: random.Random, made: int) -> tuple[Late, int]:
+    """One launcher that is held up, and how many jobs have been made with it."""
 
-    It is killed, and the next one gives them again; of two runners one must find that it is late.
-    """
-    paused: Action = Pause(0.0, "launcher", rng.random(), 6.0)
-    return [[paused], [Kill(rng.uniform(0.1, 0.6), "lead", rng.random())]]
+    def plain(option: tuple[str, Any]) -> Make:
+        """One that nothing keeps from starting at once."""
+        nonlocal made
+        made += 1
+        seconds = rng.choice([0.0, 0.1, 0.3])
+        return Make(f"t{made}", "script", seconds, rng.choice([0, 3]), (("slots", 1), option))
+
+    warm = plain(("preset", "cpu"))
+    jobs = (plain(("preset", "cpu")), plain(("gpus", 1)))
+    made += 2
+    more = (_make(rng, made - 1), _make(rng, made))
+    return Late(warm, jobs, more, rng.random() < 0.7, rng.uniform(0, 0.2)), made
 
 
 def rounds(seed: int) -> Iterator[Round]:
@@ -166,7 +194,7 @@ def rounds(seed: int) -> Iterator[Round]:
         actions += [Cancel(_delay(rng), rng.randrange(8)) for _ in range(2)]
         for _ in range(KILLS_A_ROUND):
             kind = rng.choices(kinds, list(_VICTIMS.values()))[0]
-            actions.append(Kill(_delay(rng, 0.5), kind, rng.random()))
+            actions.append(Kill(_delay(rng, 0.3), kind, rng.random()))
         rng.shuffle(actions)
         if number % _CELL_EVERY == 0:
             made += 1
@@ -177,10 +205,7 @@ def rounds(seed: int) -> Iterator[Round]:
         first = next(i for i, action in enumerate(actions) if isinstance(action, Submit))
         actions.insert(0, actions.pop(first))
         if number % _LATE_EVERY == 1:
-            late: list[Action] = []
-            for orders in _late(rng):
-                late += [*orders, Submit(0.0, (_make(rng, made + 1), _make(rng, made + 2)))]
-                made += 2
-            actions = late + actions
+            late, made = _late(rng, made)
+            actions.insert(0, late)
         yield Round(number, server=number % 5 == 0, actions=tuple(actions))
         number += 1

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable
@@ -18,9 +21,9 @@ from gpuqueue.model import ProcessId
 from gpuqueue.paths import Home
 from gpuqueue.run.process import alive, identify, send_signal
 
-__all__ = ["Host", "Killed", "Killer", "ours"]
+__all__ = ["Host", "Killed", "Killer", "ours", "waiting_bytes"]
 
-_PATIENCE = 0.4
+_PATIENCE = 0.2
 _INSTEAD = ["runner", "payload", "client", "launcher", "spare", "server"]
 """Whom a kill meets where there is none of its kind; the lead not, or jobs would seldom begin."""
 
@@ -86,6 +89,20 @@ def ours(home: Home) -> dict[str, list[ProcessId]]:
     return found
 
 
+def waiting_bytes(process: ProcessId) -> int:
+    """How much a process has on its standard input and has not read; 0 of one that has gone."""
+    try:
+        handle = os.open(f"/proc/{process.pid}/fd/0", os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return 0
+    try:
+        found = array.array("i", [0])
+        fcntl.ioctl(handle, termios.FIONREAD, found)
+        return found[0]
+    finally:
+        os.close(handle)
+
+
 class Host:
     """A program of the test that reads orders as JSON lines and answers in the same way."""
 
@@ -128,31 +145,34 @@ class Killer:
 
     def kill(self, kind: str, which: float) -> bool:
         """Kill a process of ``kind``; one of another kind where none comes up in a while."""
-        deadline = time.monotonic() + _PATIENCE
-        while not self._kill_one_of([kind], which):
-            if time.monotonic() > deadline:
-                return self._kill_one_of(_INSTEAD, which)
-            time.sleep(0.02)
+        began = time.monotonic()
+        kinds = [kind]
+        while not self._kill_one_of(kinds, which):
+            waited = time.monotonic() - began
+            if waited > _PATIENCE:
+                kinds = [kind, *_INSTEAD]
+            if waited > 2 * _PATIENCE:
+                return False
+            time.sleep(0.005 if kind == "client" else 0.02)
         return True
 
     def _kill_one_of(self, kinds: list[str], which: float) -> bool:
-        found = ours(self._home)
-        found["client"] = [process for process in self.clients if alive(process)]
+        found = {"client": [process for process in self.clients if alive(process)]}
+        if kinds != ["client"]:
+            found |= ours(self._home)
         for kind in kinds:
             victims = sorted(found.get(kind, ()), key=lambda process: process.start)
-            if victims:
-                victim = victims[int(which * len(victims))]
-                if send_signal(victim, signal.SIGKILL):
-                    self.kills.append(Killed(time.time(), kind, victim))
-                    return True
+            if victims and self.kill_this(victims[int(which * len(victims))], kind):
+                return True
         return False
 
-    def pause(self, kind: str, which: float, seconds: float) -> None:
-        """Stop a process for some seconds, if there is one of the kind."""
-        victims = sorted(ours(self._home).get(kind, ()), key=lambda process: process.start)
-        if victims:
-            victim = victims[int(which * len(victims))]
-            send_signal(victim, signal.SIGSTOP)
-            timer = threading.Timer(seconds, send_signal, [victim, signal.SIGCONT])
-            timer.daemon = True
-            timer.start()
+    def kill_this(self, victim: ProcessId, kind: str) -> bool:
+        """Kill a process; whether it was there."""
+        if sent := send_signal(victim, signal.SIGKILL):
+            self.kills.append(Killed(time.time(), kind, victim))
+        return sent
+
+    def above(self, process: ProcessId) -> tuple[str, ProcessId] | None:
+        """The kind of the process that has started this one, and which it is."""
+        parent = identify(_parent(process.pid))
+        return None if parent is None else (_kind(parent.pid), parent)

@@ -72,15 +72,21 @@ def test_what_one_may_not_do_is_not_offered(show: Callable[..., Any]) -> None:
 
 def test_freeing_and_resuming(show: Callable[..., Any]) -> None:
     mode = {"name": "normal", "by": "", "soft": False, "since": None, "program": "", "holding": []}
-    page = show(status(mode=mode), answers={"/free": {"message": "2 jobs are asked to save"}})
+    does = ("evict", "evict", "evict", "freeze")
+    jobs = [{"id": n, "tag": "t", "does": what, "new": 1} for n, what in enumerate(does)]
+    long = "The GPUs are yours: jobs 1, 2, 3 save and step aside; job 4 ...\nand much more"
+    answer = {"message": long, "jobs": jobs, "mode": {**mode, "name": "freeing"}, "more": [1]}
+    page = show(status(mode=mode), answers={"/free": answer})
     page.get_by_text("Free GPUs").click()
-    page.get_by_role("status").filter(has_text="2 jobs are asked to save").wait_for()
+    words = "The GPUs are yours: 3 jobs save and step aside, 1 is frozen."
+    page.get_by_role("status").filter(has_text=words).wait_for()
     page.get_by_text("Freeze", exact=True).click()
     page.wait_for_function("posts.length === 2")
     assert page.evaluate("posts") == [["/free", {"soft": False}], ["/free", {"soft": True}]]
     held = [
-        {"job": 3, "tag": "train", "gpu": 1, "memory": 6 << 30},
-        {"job": 4, "tag": "eval", "gpu": 0, "memory": None},
+        {"job": 3, "tag": "train", "gpu": 1, "memory": 6 << 30, "of": {"another": "release"}},
+        {"job": 3, "tag": "train", "gpu": 2, "memory": 5 << 30},
+        {"job": 4, "tag": "a.ipynb", "gpu": 0, "memory": None, "notebook": True},
         {"job": 5, "tag": "prep", "gpu": None, "memory": None},
     ]
     freeing = {**mode, "name": "freeing", "by": "automatic", "program": "blender", "since": 0,
@@ -88,8 +94,19 @@ def test_freeing_and_resuming(show: Callable[..., Any]) -> None:
     again(page, status(mode=freeing))
     told = text(page)
     assert "automatic for blender" in told
-    assert "job 3 train still holds 6G of GPU 1 · job 4 eval still holds memory of GPU 0" in told
-    assert "job 5 prep still holds memory" in told
+    held_rows = page.get_by_role("list", name="What jobs and notebooks still hold")
+    rows = held_rows.get_by_role("listitem").all_inner_texts()
+    assert [" ".join(row.split()) for row in rows] == [
+        "3 train holds 6G of GPU 1, 5G of GPU 2 Cancel",
+        "4 a.ipynb holds memory of GPU 0 Shut down",
+        "5 prep holds memory Cancel",
+    ]
+    end = held_rows.get_by_role("button", name="Shut down the kernel of a.ipynb")
+    end.click()
+    held_rows.get_by_role("button", name="End the kernel of a.ipynb").click()
+    page.wait_for_function("posts.length === 3")
+    assert page.evaluate("posts[2][0]") == "/jobs/4/cancel"
+    page.evaluate("posts.pop()")
     page.get_by_role("button", name="Resume").click()
     page.wait_for_function("posts.length === 3")
     assert page.evaluate("posts[2][0]") == "/resume"

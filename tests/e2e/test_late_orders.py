@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import array
-import fcntl
-import os
 import signal
 import sys
-import termios
 from pathlib import Path
 
 import pytest
 from conftest import lead_process, until
-from failure_processes import ours
+from failure_processes import ours, waiting_bytes
 
 import gpuqueue
 from gpuqueue.control.lead import spawn_headless
-from gpuqueue.model import ProcessId
 from gpuqueue.paths import Home
 from gpuqueue.run.process import alive, send_signal
-
-
-def waiting_bytes(process: ProcessId) -> int:
-    """How much a process has on its standard input and has not read."""
-    handle = os.open(f"/proc/{process.pid}/fd/0", os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        found = array.array("i", [0])
-        fcntl.ioctl(handle, termios.FIONREAD, found)
-        return found[0]
-    finally:
-        os.close(handle)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")

@@ -50,6 +50,7 @@ def test_specs(spec: str, expected: list[tuple[str, int, int]]) -> None:
         "", ",", "80G,", ",80G", "80G;80G", "0", "0G", "-80G", "80Q", "80GG", "x80G", "0x80G",
         "2x", "2x2x80G", "2xx80G", ":80G", "a:b:80G", "H100", "H100:", "80G/", "80G/grain=",
         "80G/grain=0", "80G/grain=1001", "80G/grain=a", "80G/grain=1/grain=2", "80G/speed=2",
+        "80G/vendor=ati",
         "80G/grain=1.5", "nan", "inf", "1e3", "65x80G", "64x80G,80G", "999999x80G", "9999999x80G",
         "9999999999T", "1" * 5000, "two", "80G 80G", "8\n0G", "\u0668G", "none",
     ],
@@ -163,6 +164,19 @@ def test_bytes_that_are_not_text(tmp_path: Path) -> None:
     devices = FakeDevices("8G", processes=file)
     assert devices.read()[0].memory_used == 5 * MIB
     assert "Line 1" in devices.problem
+
+
+def test_they_may_be_of_other_makers_and_jobs_see_them_by_those_variables() -> None:
+    devices = FakeDevices("80G,2xMI300X:192G/vendor=amd,Max:48G/vendor=intel")
+    gpus = devices.gpus()
+    assert [gpu.vendor for gpu in gpus] == ["nvidia", "amd", "amd", "intel"]
+    seen = devices.environment(gpus[2:])
+    assert (seen["HIP_VISIBLE_DEVICES"], seen["ZE_AFFINITY_MASK"]) == ("2", "3")
+    only = devices.environment(gpus[:1])
+    assert "HIP_VISIBLE_DEVICES" not in only
+    assert "ZE_AFFINITY_MASK" not in only
+    (named,) = parse_fake("192G/vendor=amd/uuid=GPU-00000000000000a1")
+    assert (named.uuid, named.vendor) == ("GPU-00000000000000a1", "amd")
 
 
 def test_one_may_have_a_name_as_a_driver_gives_it() -> None:

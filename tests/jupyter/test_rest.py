@@ -62,6 +62,7 @@ def test_usage_by_owner_and_other_keys(rest: Rest) -> None:
     (row,) = answer.json["rows"]
     assert (row["tag"], row["jobs"]) == ("mine", 1)
     assert row["gpu_hours"] == pytest.approx(row["held_hours"] / 2)
+    assert answer.json["total"] == {name: row[name] for name in answer.json["total"]}
     assert rest.get("/usage").json["by"] == "owner"
     assert rest.get("/usage", by="colour").json["field"] == "by"
     assert rest.get("/usage", since="soon").json["field"] == "since"

@@ -40,10 +40,27 @@ def test_status_tells_of_the_host_and_of_what_one_may_do(rest: Rest) -> None:
 
 
 def test_ended_jobs_are_listed_as_many_as_asked_for(rest: Rest) -> None:
+    """The last to end first, whatever their numbers; pages go on in the same order."""
     ids = [rest.submit("true", options={"preset": "cpu"})["id"] for _ in range(3)]
+    long = rest.submit("sleep 600", options={"preset": "cpu"})["id"]
+    ids += [rest.submit("true", options={"preset": "cpu"})["id"] for _ in range(2)]
     for job in ids:
         rest.ended(job)
-    assert [job["id"] for job in rest.get("/status", recent=2).json["recent"]] == ids[:0:-1]
+    rest.until_state(long, "running")
+    rest.post(f"/jobs/{long}/cancel")
+    rest.ended(long)
+    told = rest.get("/status", recent=4).json["recent"]
+    times = [job["ended"] for job in told]
+    assert told[0]["id"] == long
+    assert times == sorted(times, reverse=True)
+    first = rest.get("/jobs", order="ended", limit=4).json
+    assert [job["id"] for job in first["jobs"]] == [job["id"] for job in told]
+    assert first["next"] == told[-1]["id"]
+    rest_of = rest.get("/jobs", order="ended", before=first["next"]).json
+    assert rest_of["next"] is None
+    assert {job["id"] for job in told + rest_of["jobs"]} == {*ids, long}
+    refused = rest.get("/jobs", order="size")
+    assert (refused.status, refused.json["field"]) == (400, "order")
 
 
 def test_the_queue_comes_in_pages_in_its_order(rest: Rest) -> None:

@@ -66,6 +66,24 @@ def test_a_kernel_that_runs_is_given_it_at_once(
     lease.release()
 
 
+def test_a_kernel_gives_its_share_back_and_goes_on(rest: Rest, client: LocalClient) -> None:
+    lease = acquire(client, Wish(250), path="/books/a.ipynb", env={})
+    process = subprocess.Popen(["sleep", "600"], env=lease.environment(os.environ))
+    lease.name(identify(process.pid))
+    until(lambda: client.job(lease.job).state is JobState.RUNNING)
+    answer = rest.post(f"/jobs/{lease.job}/release")
+    assert (answer.status, answer.json["id"], answer.json["holds"]) == (200, lease.job, {})
+    assert answer.json["job"]["state"] == "succeeded"
+    assert process.poll() is None
+    assert rest.post(f"/jobs/{lease.job}/release").status == 409
+    assert rest.post("/jobs/99/release").status == 404
+    refused = rest.post(f"/jobs/{lease.job}/release", {"force": True})
+    assert (refused.status, refused.json["field"]) == (400, "force")
+    process.kill()
+    process.wait()
+    lease.release()
+
+
 def test_a_kernel_tells_whether_a_cell_runs_and_since_when_none_does(
     rest: Rest, client: LocalClient
 ) -> None:

@@ -13,6 +13,7 @@ from conftest import until
 from notebook_kernel import Notebook, notebook
 
 from gpuqueue.client import LocalClient
+from gpuqueue.client.releasing import release
 from gpuqueue.client.shares import acquire
 from gpuqueue.client.wishes import Wish, remembered
 from gpuqueue.model import ACTIVE, Grant, Job, JobKind, JobState
@@ -139,6 +140,32 @@ def test_attach_and_release(book: Notebook, client: LocalClient) -> None:
     assert [job.placement.grants[0].memory >> 30 for job in held(client)] == [20]
     book.ok("gpuqueue.release()")
     until(lambda: not held(client))
+
+
+def test_a_share_that_is_given_back_from_outside(book: Notebook, client: LocalClient) -> None:
+    book.ok("%gpu attach 0.25")
+    (job,) = held(client)
+    until(lambda: client.job(job.id).state is JobState.RUNNING)
+    assert release(client, job.id).settled
+    look = "import os; print(repr(os.environ['CUDA_VISIBLE_DEVICES']))"
+    told = book.ok(look)
+    words = f"the share of job {job.id} was given back from outside this notebook"
+    assert words in told.stream("stderr")
+    assert told.stream("stdout") == "''\n"
+    assert book.ok(look).stream("stderr") == ""
+    assert "holds 0.5" in book.ok("%gpu attach 0.5").stream()
+    assert len(held(client)) == 1
+
+
+def test_a_share_that_is_given_back_after_cuda_has_begun(
+    book: Notebook, client: LocalClient
+) -> None:
+    book.ok("%gpu attach 0.25\nimport torch; torch.cuda._lazy_init()")
+    (job,) = held(client)
+    until(lambda: client.job(job.id).state is JobState.RUNNING)
+    release(client, job.id)
+    told = book.ok("1")
+    assert "CUDA has begun here (torch): restart the kernel" in told.stream("stderr")
 
 
 def test_attach_is_refused_in_a_sentence(book: Notebook, client: LocalClient) -> None:

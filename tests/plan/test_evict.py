@@ -29,6 +29,21 @@ def test_the_newest_of_lowest_priority_goes() -> None:
     assert found.starts == ()
 
 
+def test_one_that_saves_when_asked_loses_nothing() -> None:
+    running = [_loose(1, 0, 10 * SPARED), _loose(2, 1, 100)]
+    found = machine(2, [job(9, eta=60.0, priority=2)], running, policy(20, None))
+    assert plan(found, NOW).evictions == (Evict(2, 9),)
+    found = replace(found, saves=frozenset({1}))
+    assert plan(found, NOW).evictions == (Evict(1, 9),)
+
+
+def test_one_that_saves_is_never_left_to_end() -> None:
+    running = [replace(_loose(1, 0, 10 * SPARED), attempt=STOPS + 1)]
+    found = machine(1, [job(9, eta=60.0, priority=2)], running, policy(20, None))
+    assert plan(found, NOW).evictions == ()
+    assert plan(replace(found, saves=frozenset({1})), NOW).evictions == (Evict(1, 9),)
+
+
 def test_as_few_as_do_where_least_is_lost() -> None:
     shared = [
         run(job(i, share=250, eta=DAY, preemptible=True), 0, compute=250, memory=6 * G,

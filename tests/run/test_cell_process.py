@@ -105,6 +105,13 @@ def test_a_cell_tells_how_much_device_memory_it_used(start: Start) -> None:
     assert cell.outcome["peak"] == 12345
 
 
+@pytest.mark.parametrize("words", ["CUDA out of memory. Tried to allocate 2.00 GiB.", "no"])
+def test_a_cell_says_whether_device_memory_ran_out(start: Start, words: str) -> None:
+    cell = start(f"raise RuntimeError({words!r})")
+    assert cell.end() == 1
+    assert cell.outcome["out_of_memory"] is (words != "no")
+
+
 def test_an_exception(start: Start) -> None:
     cell = start("before = 1\nprint('x', end='')\nraise ValueError('boo')\nafter = 1")
     assert cell.end() == 1

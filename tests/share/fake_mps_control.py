@@ -7,6 +7,7 @@ command, and may have ``behaviour.json``, read at each command, whose lists are 
 commands::
 
     hang     never answers, nor anything else from then on
+    sick     GPUs whose daemons hang so at any command (a list of UUIDs)
     silent   does nothing and answers with nothing
     answer   a table of what is answered instead
     fault    the server is in fault
@@ -113,7 +114,8 @@ class Daemon:
 
     def answer(self, command):
         now = behaviour()
-        if matches(command, now.get("hang", ())):
+        sick = os.environ.get("CUDA_VISIBLE_DEVICES") in now.get("sick", ())
+        if sick or matches(command, now.get("hang", ())):
             while True:
                 time.sleep(3600)
         if matches(command, now.get("silent", ())):

@@ -59,7 +59,9 @@ def test_units_are_read_from_the_topology(nodes: Path, tmp_path: Path):
 def test_four_quarters_share_no_unit(nodes: Path, tmp_path: Path):
     masks = CuMask(tmp_path / "folder", nodes)
     told = [masks.environment(job(tmp_path, name, one=250)) for name in "abcd"]
-    assert told[0] == {"HSA_CU_MASK": f"0:{2**72 - 1:#x}", "ROCR_VISIBLE_DEVICES": ONE}
+    assert told[0] == {
+        "HSA_CU_MASK": f"0:{2**72 - 1:#x}", "ROCR_VISIBLE_DEVICES": ONE, "HIP_VISIBLE_DEVICES": "0",
+    }  # fmt: skip
     found = [bits(variables["HSA_CU_MASK"]) for variables in told]
     together = 0
     for mask in found:
@@ -85,7 +87,10 @@ def test_pairs_are_not_torn(nodes: Path, tmp_path: Path):
 
 def test_parts_of_several_gpus(nodes: Path, tmp_path: Path):
     told = CuMask(tmp_path / "folder", nodes).environment(job(tmp_path, "a", one=None, two=100))
-    assert told == {"HSA_CU_MASK": "1:0xff", "ROCR_VISIBLE_DEVICES": f"{ONE},{TWO}"}
+    assert told == {
+        "HSA_CU_MASK": "1:0xff", "ROCR_VISIBLE_DEVICES": f"{ONE},{TWO}",
+        "HIP_VISIBLE_DEVICES": "0,1",
+    }  # fmt: skip
 
 
 def test_started_again_it_has_its_units_once(nodes: Path, tmp_path: Path):
@@ -114,7 +119,8 @@ def test_what_is_claimed(nodes: Path, tmp_path: Path):
     [
         ("nvidia", False, ["memory cap", "MPS", "framework settings"]),
         ("nvidia", True, ["framework settings"]),
-        ("amd", False, ["compute-unit masks", "framework settings"]),
+        ("amd", False, ["memory cap", "compute-unit masks", "framework settings"]),
+        ("amd", True, ["compute-unit masks", "framework settings"]),
         ("intel", False, ["framework settings"]),
     ],
 )

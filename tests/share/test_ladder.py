@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from conftest import until
 from share_cards import GIB, MIB, ONE, TWO, Job, drivers, hear, job, library, needs_compiler, tell
 
 from gpuqueue import share
@@ -102,6 +104,96 @@ def test_what_did_not_work_is_tried_again_after_a_while(monkeypatch: pytest.Monk
     clock[0] = 1e9
     assert ladder.start(bound).by == ("it",)
     assert mechanism.probes == 4
+
+
+class Slow(Stand):
+    """One whose trial ends when it is let."""
+
+    def __init__(self, name: str, **more: object) -> None:
+        super().__init__(name, **more)  # type: ignore[arg-type]
+        self.gate = threading.Event()
+        self.begun = threading.Event()
+
+    def probe(self) -> Probe:
+        self.begun.set()
+        assert self.gate.wait(60)
+        return super().probe()
+
+
+def test_each_is_used_from_the_end_of_its_own_trial_on():
+    cap, mps = Stand("cap"), Slow("mps", subject=Subject.COMPUTE)
+    ladder = Ladder([mps, cap, Stand("advice", Standing.ADVISED)])
+    heard: list[str] = []
+    threads = ladder.begin(lambda: heard.append("one"))
+    until(lambda: ladder.trying == ("mps",))
+    assert (ladder.complete, ladder.works) == (False, True)
+    assert not ladder.tried(["mps", "cap"])
+    assert ladder.tried(["cap", "advice", "what is not there"])
+    assert ladder.decided(Subject.MEMORY)
+    assert not ladder.decided(Subject.COMPUTE)
+    # a job that starts now has what there is, and waits for nothing
+    outcome = ladder.start(Bound(Path("/job"), {ONE: MIB}, compute={ONE: 250}))
+    assert outcome.by == ("cap", "advice")
+    assert outcome.memory is Standing.CAPPED
+    assert outcome.missing == {"mps": "It is still being tried here."}
+    assert outcome.reasons == {Subject.COMPUTE: "It is still being tried here."}
+    assert (mps.probes, cap.probes) == (0, 1)
+    mps.gate.set()
+    for thread in threads:
+        thread.join()
+    assert ladder.complete
+    assert heard == ["one"] * 3
+    assert ladder.promises() == dict.fromkeys(Subject, Standing.CAPPED)
+    assert (mps.probes, cap.probes) == (1, 1)
+
+
+def test_who_wants_to_know_all_waits_for_the_trials_of_others():
+    slow = Slow("slow")
+    ladder = Ladder([slow, Stand("quick")])
+    ladder.begin()
+    found: list[object] = []
+    asker = threading.Thread(target=lambda: found.append(ladder.probes()))
+    asker.start()
+    assert slow.begun.wait(60)
+    assert not found
+    slow.gate.set()
+    asker.join(60)
+    assert set(found[0]) == {"slow", "quick"}
+    assert slow.probes == 1
+
+
+def test_a_second_that_is_proven_first_holds_until_the_first_is():
+    slow, second = Slow("slow"), Stand("second")
+    ladder = Ladder([slow, second])
+    threads = ladder.begin()
+    until(lambda: ladder.works)
+    bound = Bound(Path("/job"), {ONE: MIB})
+    assert ladder.decided(Subject.MEMORY)
+    assert ladder.start(bound).by == ("second",)
+    slow.gate.set()
+    for thread in threads:
+        thread.join()
+    assert ladder.start(bound).by == ("slow",)
+
+
+def test_a_start_waits_for_no_trial_that_another_has_begun_again(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("gpuqueue.share.ladder._RETRY", 0.0)
+    slow, cap = Slow("slow", usable=False, subject=Subject.COMPUTE), Stand("cap")
+    slow.gate.set()
+    ladder = Ladder([slow, cap])
+    ladder.probes()
+    slow.gate.clear()
+    slow.begun.clear()
+    bound = Bound(Path("/job"), {ONE: MIB}, compute={ONE: 250})
+    first = threading.Thread(target=lambda: ladder.start(bound))
+    first.start()
+    assert slow.begun.wait(60)
+    assert ladder.start(bound).by == ("cap",)  # though the first still tries
+    slow.gate.set()
+    first.join(60)
+    assert not first.is_alive()
 
 
 def test_what_a_job_is_told_is_the_measure_of_what_comes_after():

@@ -93,7 +93,8 @@ def test_nothing_runs_when_it_is_loaded(library: Path):
     undefined = set(re.findall(r" U (\w+)", symbols))
     assert not undefined & {"dlsym", "dlvsym", "malloc", "free", "printf", "write"}
     defined = re.findall(r" [TDB] (\w+)", symbols)
-    assert all(re.match(r"cu[A-Z]|nvmlDeviceGetMemoryInfo|dlv?sym$", name) for name in defined)
+    ours = r"(cu|hip)[A-Z]|nvmlDeviceGetMemoryInfo|dlv?sym$"
+    assert all(re.match(ours, name) for name in defined)
 
 
 def test_built_once_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

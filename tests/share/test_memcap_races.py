@@ -23,6 +23,8 @@ pytestmark = needs_compiler
 __all__ = ["drivers", "job", "library"]
 
 PARTS = [SOURCES / "ledger.c", SOURCES / "table.c", HERE / "race.c"]
+APART = ("resolve.c", "elf.c", "hip.c", "hip_more.c")
+"""What finds the drivers' functions, which a program that the library is linked into need not."""
 WIDE = [flag for flag in ("-mcx16",) if os.uname().machine == "x86_64"]
 
 
@@ -133,7 +135,7 @@ def test_the_whole_library_under_a_sanitizer(job: Job, drivers: Path, kind: str)
     """Linked into the program, because a preloaded one would come before the sanitizer."""
     if not has_sanitizer(kind):
         pytest.skip(f"the compiler has no {kind} sanitizer")
-    sources = [path for path in SOURCES.glob("*.c") if path.name not in ("resolve.c", "elf.c")]
+    sources = [path for path in SOURCES.glob("*.c") if path.name not in APART]
     sanitize = [f"-fsanitize={kind}", "-fno-sanitize-recover=all"]
     program = compile_c(
         job.folder / "all", *WIDE, *sanitize, f"-I{SOURCES}", *sources, HERE / "all_hooks.c"

@@ -66,7 +66,12 @@ GPU 0  NVIDIA H200  140G
         "to have them apart: a GPU of one's own, or a MIG instance",
     ):
         assert line in long
+    assert "  memory cap              works          66 MiB refused under a cap of 64 MiB" in long
+    assert "  MPS                     works          66 of 132 multiprocessors" in long
     shown = card_of(H200, ladder).to_dict()
+    assert [(trial["mechanism"], trial["works"]) for trial in shown["mechanisms"]] == [
+        ("memory cap", True), ("MPS", True), ("framework settings", True),
+    ]  # fmt: skip
     assert [line["what"] for line in shown["shares"]][:3] == [
         "compute",
         "memory",
@@ -134,7 +139,9 @@ def test_the_command_and_the_doctor_say_the_same(home, monkeypatch: pytest.Monke
     assert '"kind": "pretend GPU"' in shown
     found = [check for check in checks(home) if check.name == "shares"]
     assert [check.ok for check in found] == [True, True]
-    assert found[0].sentence == "of GPU 0: compute admitted only; memory advised"
+    assert (
+        found[0].sentence == "of GPU 0: compute admitted only; memory advised by framework settings"
+    )
     monkeypatch.setenv("GPUQUEUE_FAKE_GPUS", "none")
     result = CliRunner().invoke(app, ["cards"])
     assert "there are no GPUs: GPUs are turned off here" in result.output

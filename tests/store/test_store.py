@@ -17,7 +17,8 @@ from gpuqueue.model import (
     ProcessId,
     Request,
 )
-from gpuqueue.store import Draft, Store
+from gpuqueue.store import Draft, Sought, Store
+from gpuqueue.store import jobs as store_jobs
 from gpuqueue.store.schema import MIGRATIONS, VERSION
 
 
@@ -222,3 +223,35 @@ def test_many_threads_submit_at_once(tmp_path):
         thread.join()
     jobs = stores[0].jobs(limit=1000)
     assert sorted(job.id for job in jobs) == list(range(1, 101))
+
+
+def test_what_has_ended_comes_by_its_end_in_pages_and_with_words(store):
+    jobs = add(store, *[draft(tag=f"{'even' if i % 2 else 'odd'}-{i}") for i in range(6)])
+    ends = [30.0, 20.0, None, 20.0, 40.0, 10.0]
+    with store.transaction() as db:
+        for job, at in zip(jobs, ends, strict=True):
+            if at is not None:
+                state = JobState.FAILED if at == 10.0 else JobState.SUCCEEDED
+                store.move(db, job, replace(job, state=state, ended=at), "ended", at)
+    numbers = [job.id for job in jobs]
+    order = [numbers[at] for at in (4, 0, 3, 1, 5)]  # of one moment the newest first
+    assert [job.id for job in store.jobs(ended=True)] == order
+    assert [job.id for job in store.jobs(ended=True, limit=2)] == order[:2]
+    assert [job.id for job in store.jobs(ended=True, before=order[1], limit=2)] == order[2:4]
+    assert [job.id for job in store.jobs(ended=True, states=["failed"])] == order[4:]
+    even = Sought.of("even", None)
+    assert [job.id for job in store.jobs(ended=True, sought=even, limit=2)] == order[2:4]
+    assert [job.id for job in store.jobs(ended=True, sought=even, before=order[2])] == order[3:]
+
+
+def test_words_are_looked_for_beyond_the_first_thousands(store, monkeypatch):
+    monkeypatch.setattr(store_jobs, "_CHUNK", 2)
+    jobs = add(store, *[draft(tag=f"t-{i}") for i in range(7)])
+    with store.transaction() as db:
+        for job in jobs:
+            after = replace(job, state=JobState.SUCCEEDED, ended=100.0 - job.id)
+            store.move(db, job, after, "ended", 100.0)
+    (last,) = store.jobs(ended=True, sought=Sought.of("t-6", None))
+    assert last.id == jobs[6].id
+    (first,) = store.jobs(sought=Sought.of("t-0", None))
+    assert first.id == jobs[0].id

@@ -14,9 +14,10 @@ export const reasonOf = error => S.failed(error instanceof Refused ? error.messa
  * @property {import('./follow.mjs').Follow} follow
  * @property {import('./types.mjs').Home} home
  * @property {(words: string) => void} warn Say what went wrong, or nothing.
- * @property {(words: string) => void} say Say what was done.
+ * @property {(words: string, undo?: () => void) => void} say Say what was done, and let it be undone.
  * @property {(job: number) => void} open Show a job.
  * @property {import('./picks.mjs').Picks} picks What is chosen.
+ * @property {import('./tones.mjs').Tones} tones Which colour a job has.
  */
 
 /**
@@ -98,6 +99,40 @@ export function sureButton(kind, faces, go) {
 }
 
 /**
+ * End a job. One that had not begun is gone without a loss, so that can be undone.
+ * @param {Context} context
+ * @param {number} id
+ * @param {(why: string) => string} failed
+ */
+async function cancel(context, id, failed) {
+  const queue = context.picks.queue;
+  const next = queue && queue.index(id) >= 0 ? queue.at(queue.index(id) + 1) : undefined;
+  const followers = context.follow.status?.waiting.some(job => job.request.after.includes(id));
+  const untold = context.home.cancels?.(id);
+  const job = await act(context, `/jobs/${id}/cancel`, {}, failed);
+  if (!job) untold?.();
+  if (!job || job.state !== 'cancelled' || job.attempt || !may(context, 'execute')) return;
+  // what waits for a cell or a function has heard of it, and so have the jobs that come after it
+  const whole = ['script', 'notebook'].includes(job.kind) && !followers;
+  context.say(S.cancelled(id), whole ? () => void undo(context, id, next?.id) : undefined);
+}
+
+/**
+ * Queue a cancelled job's work again, where it was.
+ * @param {Context} context
+ * @param {number} id
+ * @param {number | undefined} next The job that came after it in the queue.
+ */
+async function undo(context, id, next) {
+  const again = await act(context, `/jobs/${id}/retry`, {}, why => S.notRetried(id, why));
+  if (!again) return;
+  context.say(S.uncancelled(id, again.id));
+  // one that has begun meanwhile is no place to go to: it waits at the end of its priority then
+  if (next) await context.home.source.ask('POST', `/jobs/${again.id}/move`, { before: next }).catch(() => {});
+  context.follow.changed();
+}
+
+/**
  * A button that ends a job; it asks once.
  * @param {Context} context
  * @param {number} job
@@ -114,7 +149,7 @@ export function cancelButton(context, job, words, notebook) {
     label: () => name,
     sure: () => (kernel ? S.shutDownAsk : S.cancelAsk),
     sureLabel: () => (kernel ? S.shutDownSure(notebook) : S.cancelSure(job)),
-  }, () => act(context, `/jobs/${job}/cancel`, {}, why => (kernel ? S.notShutDown(notebook, why) : S.notCancelled(job, why))));
+  }, () => cancel(context, job, why => (kernel ? S.notShutDown(notebook, why) : S.notCancelled(job, why))));
   draw();
   attr(node, 'title', kernel ? S.shutDownTip(notebook) : name);
   attr(node, 'data-cancel', job);

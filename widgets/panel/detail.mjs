@@ -6,7 +6,7 @@ import { bytes, clock, duration, metric } from './format.mjs';
 import { Log } from './log.mjs';
 import { NextStart } from './nextstart.mjs';
 import { CellOutputs } from './outputs.mjs';
-import { startWords } from './queue.mjs';
+import { startWords, whyWords } from './queue.mjs';
 import { Share, resizable } from './share.mjs';
 import { over, placeOf, progressOf, ranFor, reasonOf } from './rows.mjs';
 import { S, stateWords } from './strings.mjs';
@@ -22,7 +22,7 @@ const LINES = 3;
 function askedWords(job) {
   const { request } = job;
   /** @type {string[]} */
-  const words = [request.preset];
+  const words = [S.presets[request.preset] || request.preset];
   if (request.gpus) words.push(`${request.gpus} GPU`);
   if (request.share) words.push(`${request.share / 10}%`);
   if (request.memory) words.push(bytes(request.memory));
@@ -42,6 +42,17 @@ export function notebookOf(job, root) {
   if (!path.startsWith('/')) return path;
   const folder = root.endsWith('/') ? root : `${root}/`;
   return path.startsWith(folder) ? path.slice(folder.length) : '';
+}
+
+/**
+ * The folder that a job works in, below the server's root; null where it is elsewhere.
+ * @param {Job} job
+ * @param {string | undefined} root
+ */
+export function folderOf(job, root) {
+  if (!root || !job.cwd) return null;
+  const folder = root.endsWith('/') ? root : `${root}/`;
+  return `${job.cwd}/`.startsWith(folder) ? job.cwd.slice(folder.length) : null;
 }
 
 /** Small lines of the metrics that a job has noted. */
@@ -237,7 +248,7 @@ export class Detail {
     const when = at => (at === null ? '' : clock(at, now));
     /** @type {[string, string][]} */
     const facts = [
-      [S.waiting, job.wait ? `${startWords(job.wait, now)}. ${job.wait.sentence}` : ''],
+      [S.waiting, job.wait ? `${startWords(job.wait, now)} · ${whyWords(job.wait)}` : ''],
       [S.hint, job.wait ? job.wait.hint : ''],
       [S.where, status ? placeOf(status, job) : ''],
       [S.asked, askedWords(job)],
@@ -252,7 +263,7 @@ export class Detail {
       [S.peakMemory, job.peak ? bytes(job.peak) : ''],
       [S.after, job.request.after.join(', ')],
       [S.attempt, job.attempt > 1 ? String(job.attempt) : ''],
-      [S.origin, job.origin.path || job.origin.kind],
+      [S.origin, job.origin.path || S.origins[job.origin.kind] || job.origin.kind],
     ];
     return facts.filter(([name, words]) => words && !(ended && name === S.waiting));
   }
@@ -286,6 +297,11 @@ export class Detail {
     const openNotebook = home.openNotebook;
     if (path && openNotebook) {
       tools.push(button('plain', S.notebook, () => openNotebook(path), S.notebook));
+    }
+    const folder = folderOf(job, follow.status?.server.folder);
+    const { openFolder } = home;
+    if (folder !== null && openFolder) {
+      tools.push(button('plain', S.openFolder, () => openFolder(folder), S.openFolder));
     }
     if (job.command) {
       tools.push(button('plain', S.copy, () => void copy(this.context, job.command), S.copy));

@@ -3,13 +3,8 @@
 import { may } from './actions.mjs';
 import { ICONS, Rows, attr, button, h, icon, put, show, style } from './dom.mjs';
 import { bytes } from './format.mjs';
-import { Share, sizeOf } from './share.mjs';
+import { Share, sizeOf, sized } from './share.mjs';
 import { S } from './strings.mjs';
-
-/** How many colours jobs have; the same one everywhere. */
-const TONES = 6;
-/** @param {number} job */
-export const tone = job => String(job % TONES);
 
 /**
  * A part of a bar.
@@ -27,8 +22,9 @@ class Bar {
     this.root = h('div', 'meter', {}, this.label, this.track, this.words);
     this.parts = new Rows(
       this.track,
-      /** @param {Part} part */ part => h('i', part.kind, { 'data-tone': part.tone || null }),
+      /** @param {Part} part */ part => h('i', part.kind, {}),
       (node, part) => {
+        attr(node, 'data-tone', part.tone || null);
         attr(node, 'title', part.tip);
         style(node, 'left', `${(part.from * 100).toFixed(2)}%`);
         style(node, 'width', `${(part.size * 100).toFixed(2)}%`);
@@ -53,8 +49,11 @@ class Bar {
   }
 }
 
-/** @param {import('./types.mjs').Gpu} gpu */
-function computeParts(gpu) {
+/**
+ * @param {import('./types.mjs').Gpu} gpu
+ * @param {import('./tones.mjs').Tones} tones
+ */
+function computeParts(gpu, tones) {
   /** @type {Part[]} */
   const parts = [];
   let at = 0;
@@ -62,7 +61,7 @@ function computeParts(gpu) {
     const size = Math.min(grant.compute / 1000, 1 - at);
     if (size <= 0) continue;
     const tip = `${grant.job} ${grant.tag}: ${Math.round(grant.compute / 10)}%`;
-    parts.push({ key: `g${grant.job}`, from: at, size, kind: 'promised', tone: tone(grant.job), tip });
+    parts.push({ key: `g${grant.job}`, from: at, size, kind: 'promised', tone: tones.of(grant.job), tip });
     at += size;
   }
   const load = gpu.reading && gpu.reading.utilization;
@@ -72,8 +71,11 @@ function computeParts(gpu) {
   return parts;
 }
 
-/** @param {import('./types.mjs').Gpu} gpu */
-function memoryParts(gpu) {
+/**
+ * @param {import('./types.mjs').Gpu} gpu
+ * @param {import('./tones.mjs').Tones} tones
+ */
+function memoryParts(gpu, tones) {
   /** @type {Part[]} */
   const parts = [];
   if (!gpu.memory) return parts;
@@ -98,8 +100,8 @@ function memoryParts(gpu) {
     const used = typeof grant.used === 'number' ? grant.used : 0;
     const room = Math.max(grant.memory, used);
     const words = `${name}: ${bytes(grant.memory)}${used ? `, ${S.uses(bytes(used))}` : ''}`;
-    const taken = add(`p${grant.job}`, room, 'promised', words, tone(grant.job));
-    if (used) add(`u${grant.job}`, used, 'used', words, tone(grant.job));
+    const taken = add(`p${grant.job}`, room, 'promised', words, tones.of(grant.job));
+    if (used) add(`u${grant.job}`, used, 'used', words, tones.of(grant.job));
     at += taken;
   }
   return parts;
@@ -109,8 +111,22 @@ function memoryParts(gpu) {
 export function grantWords(grant) {
   const part = grant.whole
     ? S.whole
-    : [grant.compute && `${grant.compute / 10}%`, bytes(grant.memory)].filter(Boolean).join(', ');
+    : [grant.compute && `${grant.compute / 10}%`, grant.memory && bytes(grant.memory)].filter(Boolean).join(', ')
+      || S.light;
   return typeof grant.used === 'number' ? `${part}, ${S.uses(bytes(grant.used))}` : part;
+}
+
+/**
+ * How far those that have a share of a GPU are held to it; nothing where nobody has one.
+ * @param {import('./types.mjs').Gpu} gpu
+ * @param {import('./types.mjs').Status} status
+ */
+function enforcedWords(gpu, status) {
+  const shares = new Set(gpu.grants.filter(grant => !grant.whole).map(grant => grant.job));
+  const words = new Set(status.running.flatMap(job =>
+    shares.has(job.id) && job.hold ? [S.holds(job.hold.compute, job.hold.memory)] : []));
+  if (!words.size) return '';
+  return S.label(S.held, words.size === 1 ? [...words][0] : S.heldDiffers);
 }
 
 /** One GPU. */
@@ -126,16 +142,17 @@ class Card {
     this.compute = new Bar(S.compute);
     this.memory = new Bar(S.memory);
     this.list = h('ul', 'holders', {});
+    this.enforced = h('p', 'line enforced', { title: S.heldTip });
     this.root = h(
       'li', 'card', {},
       h('div', 'head', {}, this.name, this.model, this.side),
-      this.compute.root, this.memory.root, this.list,
+      this.compute.root, this.memory.root, this.list, this.enforced,
     );
     this.holders = new Rows(
       this.list,
       /** @param {{key: string, job: number, tag: string, words: string, resizable: boolean}} holder */
       holder => {
-        const dot = h('i', 'dot', { 'data-tone': holder.job ? tone(holder.job) : 'none' });
+        const dot = h('i', 'dot', { 'data-tone': 'none' });
         if (!holder.job) return h('li', '', {}, dot, h('span', 'words', {}));
         const link = h('button', 'link words', {
           type: 'button', title: S.open(holder.job, holder.tag), click: () => context.open(holder.job),
@@ -145,6 +162,8 @@ class Card {
         return h('li', '', { 'data-holder': holder.job }, dot, link, h('span', 'dim', {}), resize);
       },
       (node, holder) => {
+        const dot = /** @type {HTMLElement} */ (node.firstElementChild);
+        if (holder.job) attr(dot, 'data-tone', context.tones.of(holder.job));
         const [words, part] = [...node.querySelectorAll('span, .gq-link')];
         put(/** @type {HTMLElement} */ (words), holder.job ? `${holder.job} ${holder.tag}` : holder.words);
         if (part) put(/** @type {HTMLElement} */ (part), holder.words);
@@ -173,13 +192,13 @@ class Card {
     const promised = Math.round(gpu.grants.reduce((sum, grant) => sum + grant.compute, 0) / 10);
     const compute = [promised ? S.promised(promised) : S.idle];
     if (typeof load === 'number') compute.push(S.busy(load));
-    this.compute.update(computeParts(gpu), compute.join(' · '));
+    this.compute.update(computeParts(gpu, this.context.tones), compute.join(' · '));
     const used = reading && reading.memory_used;
-    this.memory.update(memoryParts(gpu), S.of(bytes(used), bytes(gpu.memory)));
+    this.memory.update(memoryParts(gpu, this.context.tones), S.of(bytes(used), bytes(gpu.memory)));
     const holders = [
       ...gpu.grants.map(grant => ({
         key: `j${grant.job}`, job: grant.job, tag: grant.tag, words: grantWords(grant),
-        resizable: !grant.whole && may(this.context, 'write'),
+        resizable: sized(grant) && may(this.context, 'write'),
       })),
       ...gpu.outside_holders.map((words, index) => ({ key: `o${index}`, job: 0, tag: '', words, resizable: false })),
     ];
@@ -190,6 +209,7 @@ class Card {
     this.holders.update(holders, holder => holder.key);
     show(this.list, holders.length > 0);
     const { status } = this.context.follow;
+    put(this.enforced, status ? enforcedWords(gpu, status) : '');
     if (this.share && status) {
       if (sizeOf(status, this.share.job)) this.share.update(status);
       else this.close();
@@ -214,7 +234,7 @@ class Card {
 
   /** @param {number} job */
   opener(job) {
-    return this.list.querySelector(`[data-holder='${job}'] .gq-resize`);
+    return this.holders.nodes.get(`j${job}`)?.querySelector('.gq-resize');
   }
 
   close() {
@@ -236,7 +256,9 @@ export class Gpus {
     this.cpu = new Bar(S.cpu);
     this.memory = new Bar(S.memory);
     this.disks = h('div', '', {});
-    this.host = h('div', 'machine', {}, this.cpu.root, this.memory.root, this.disks);
+    this.slots = new Bar(S.slots);
+    attr(this.slots.root, 'title', S.slotsTip);
+    this.host = h('div', 'machine', {}, this.slots.root, this.cpu.root, this.memory.root, this.disks);
     this.root = h('section', 'gpus', { 'aria-label': S.gpus }, h('h2', '', {}, S.gpus), this.none, this.list, this.host);
     this.rows = new Rows(
       this.list,
@@ -273,6 +295,12 @@ export class Gpus {
     this.rows.update(status.gpus, gpu => gpu.uuid || gpu.index);
     put(this.none, status.gpus.length ? '' : `${S.noGpus}. ${status.problem || S.noGpusWhy}`);
     show(this.host, Boolean(status.host));
+    const { slots } = status;
+    show(this.slots.root, Boolean(slots?.total));
+    if (slots?.total) {
+      const told = S.slotsUsed(slots.used, slots.total);
+      this.slots.update([{ key: 's', from: 0, size: Math.min(1, slots.used / slots.total), kind: 'plain', tip: told }], told);
+    }
     if (!status.host) return;
     const { cpu, cpus, memory, disks } = status.host;
     const load = cpu === null ? 0 : cpu / 100;

@@ -4,7 +4,7 @@ import { cancelButton, may } from './actions.mjs';
 import { notebookOf } from './detail.mjs';
 import { ICONS, Rows, attr, button, h, icon, put, show } from './dom.mjs';
 import { clock, rough } from './format.mjs';
-import { grantWords, tone } from './gpus.mjs';
+import { grantWords } from './gpus.mjs';
 import { NextStart } from './nextstart.mjs';
 import { ownerOf } from './rows.mjs';
 import { Share, resizable } from './share.mjs';
@@ -45,7 +45,7 @@ class Row {
     this.share = null;
     /** @type {NextStart | null} */
     this.next = null;
-    this.dot = h('i', 'dot', { 'data-tone': job ? tone(job.id) : 'none' });
+    this.dot = h('i', 'dot', { 'data-tone': 'none' });
     this.name = h('span', 'name', {});
     this.side = h('span', 'num side', {});
     this.open = h('button', 'open', { type: 'button', click: () => this.go() }, this.dot, this.name, this.side);
@@ -123,6 +123,7 @@ class Row {
       return;
     }
     attr(this.root, 'data-state', job.state);
+    attr(this.dot, 'data-tone', this.context.tones.of(job.id));
     const places = status.gpus.flatMap(gpu => {
       const grant = gpu.grants.find(one => one.job === job.id);
       return grant ? [`${S.gpu(gpu.index)}: ${grantWords(grant)}`] : [];

@@ -76,6 +76,16 @@ export class Notifier {
     }
   }
 
+  /**
+   * The end of a job is no news to whoever ends it here.
+   * @param {number} job
+   * @returns {() => void} How to take that back.
+   */
+  known(job) {
+    this.told.add(job);
+    return () => void this.told.delete(job);
+  }
+
   /** Ask for what has ended: a burst of ends is one question. */
   async take() {
     await new Promise(done => setTimeout(done, this.gather));
@@ -131,6 +141,8 @@ export class Corner {
   /** @param {(job: number) => void} open */
   constructor(open) {
     this.open = open;
+    /** @type {Set<() => void>} How to put away each that is there, oldest first. */
+    this.shown = new Set();
     this.root = h('div', 'corner', { role: 'region', 'aria-label': S.notices });
     // one that is there beforehand is read out when something comes into it
     this.list = h('div', '', { role: 'log', 'aria-live': 'polite' });
@@ -144,7 +156,13 @@ export class Corner {
    */
   show(text, kind, job) {
     const made = h('div', 'notice', { 'data-kind': kind }, h('span', 'grow', {}, text));
-    const away = () => made.remove();
+    // a timer that runs on would keep what has long been pushed out
+    const timer = kind === 'error' ? undefined : setTimeout(() => away(), STAYS);
+    const away = () => {
+      clearTimeout(timer);
+      this.shown.delete(away);
+      made.remove();
+    };
     if (job) {
       made.append(button('plain', S.noticeShow, () => {
         away();
@@ -153,8 +171,8 @@ export class Corner {
     }
     made.append(button('quiet', S.noticeAway, away, icon(ICONS.close)));
     this.list.append(made);
-    while (this.list.childElementCount > MOST) this.list.firstElementChild?.remove();
-    if (kind !== 'error') setTimeout(away, STAYS);
+    this.shown.add(away);
+    for (const oldest of this.shown) if (this.shown.size > MOST) oldest();
   }
 }
 

@@ -122,8 +122,8 @@ export class CellOutputs {
     }
     const id = output.transient && output.transient.display_id;
     if (output.output_type === 'update_display_data') {
-      for (const node of this.list.querySelectorAll(`[data-display="${CSS.escape(String(id))}"]`)) {
-        node.replaceChildren(rich(output.data || {}));
+      for (const node of this.list.children) {
+        if (node.getAttribute('data-display') === String(id)) node.replaceChildren(rich(output.data || {}));
       }
       return;
     }

@@ -26,6 +26,10 @@ const notifier = new Notifier({
 });
 heard.add(notice => void notifier.heard(notice));
 
+/** @param {string} path Below the server's root. */
+const inLab = path =>
+  void window.open(`${base}${lab}/tree/${path.split('/').map(encodeURIComponent).join('/')}`);
+
 const view = show(root, {
   source: {
     ...server,
@@ -36,10 +40,10 @@ const view = show(root, {
   },
   refresh: 5,
   titled: true,
+  cancels: job => notifier.known(job),
   foot: choice('gpuqueue.notices', settings),
-  openNotebook: lab
-    ? path => window.open(`${base}${lab}/tree/${path.split('/').map(encodeURIComponent).join('/')}`)
-    : undefined,
+  openNotebook: lab ? path => inLab(path) : undefined,
+  openFolder: lab ? path => inLab(path) : undefined,
 });
 root.after(corner.root);
 

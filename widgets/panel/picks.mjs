@@ -12,6 +12,7 @@ import { S } from './strings.mjs';
  * @property {() => number} length
  * @property {(id: number) => number} index -1 for one that is not there.
  * @property {(from: number, to: number) => Promise<Job[]>} between Both are included.
+ * @property {(index: number) => Job | undefined} at
  * @property {(index: number) => void} focus Puts the focus on the box of a row.
  */
 
@@ -276,10 +277,10 @@ export function listOf(root, jobs) {
   return {
     length: () => jobs().length,
     index: id => jobs().findIndex(job => job.id === id),
+    at: index => jobs()[index],
     between: async (from, to) => jobs().slice(from, to + 1),
     focus: index => {
-      const job = jobs()[index];
-      const box = job && root.querySelector(`[data-pick='${job.id}']`);
+      const box = root.children[index]?.querySelector('[data-pick]');
       if (box instanceof HTMLElement) box.focus();
     },
   };

@@ -34,13 +34,25 @@ export function startWords(wait, now) {
 }
 
 /**
+ * Why a job waits.
+ * @param {import('./types.mjs').Wait | null | undefined} wait
+ */
+export function whyWords(wait) {
+  if (!wait) return '';
+  // a command is of no use to whoever has the button before them
+  return wait.reason === 'free mode' && wait.sentence.includes('`') ? S.waitsFree : wait.sentence;
+}
+
+/**
  * One row of the queue.
  * @typedef {object} Row
  * @property {HTMLElement} root
  * @property {HTMLElement} place
  * @property {HTMLElement} name
  * @property {HTMLElement} side
- * @property {HTMLElement} line
+ * @property {HTMLElement} when
+ * @property {HTMLElement} waited
+ * @property {HTMLElement} why
  * @property {HTMLElement | null} grip
  * @property {Job} job
  * @property {number} index
@@ -51,7 +63,7 @@ export class Queue {
   constructor(context) {
     this.context = context;
     this.total = 0;
-    this.at = 0;
+    this.time = 0;
     /** @type {Map<number, Job[]>} Pages of FIRST jobs, by their number. */
     this.pages = new Map();
     /** @type {Map<number, Row>} */
@@ -87,8 +99,12 @@ export class Queue {
   make(job) {
     const place = h('span', 'place num', {});
     const name = h('span', 'name', {});
-    const side = h('span', 'num side', {});
-    const line = h('div', 'line one', {});
+    const side = h('span', 'num side wide', {});
+    // where there is little room, the start stands in the second line and how long it has waited nowhere
+    const when = h('span', 'narrow', {});
+    const waited = h('span', 'wide', {});
+    const why = h('span', '', {});
+    const line = h('div', 'line one', {}, when, waited, why);
     const tools = h('span', 'tools', {});
     const open = h('button', 'open', { type: 'button', click: () => this.context.open(job.id) },
       place, name, side);
@@ -110,7 +126,7 @@ export class Queue {
       if (!(event.target instanceof Element) || event.target.closest('button')) return;
       this.context.open(job.id);
     });
-    this.known.set(job.id, { root, place, name, side, line, grip, job, index: -1 });
+    this.known.set(job.id, { root, place, name, side, when, waited, why, grip, job, index: -1 });
     return root;
   }
 
@@ -127,11 +143,14 @@ export class Queue {
     attr(row.root, 'aria-posinset', index + 1);
     put(row.place, String(job.wait ? job.wait.position : index + 1));
     put(row.name, `${job.id} ${job.tag}`);
-    put(row.side, startWords(job.wait, this.at));
-    const why = job.wait && job.wait.reason !== 'starting' ? job.wait.sentence : '';
-    const waited = S.waits(rough(this.at - job.submitted));
-    const words = [ownerOf(this.context, job), waited, why];
-    put(row.line, words.filter(Boolean).join(' · '));
+    const start = startWords(job.wait, this.time);
+    const why = job.wait && job.wait.reason !== 'starting' ? whyWords(job.wait) : '';
+    const rest = [ownerOf(this.context, job), why].filter(Boolean).join(' · ');
+    const before = rest ? ' · ' : '';
+    put(row.side, start);
+    put(row.when, start + before);
+    put(row.waited, S.waits(rough(this.time - job.submitted)) + before);
+    put(row.why, rest);
     attr(row.root, 'title', `${why ? `${why}\n` : ''}${job.command}`);
     if (row.grip) {
       const label = S.grip(job.id, index + 1, this.total);
@@ -142,7 +161,7 @@ export class Queue {
 
   /** @param {import('./types.mjs').Status} status */
   update(status) {
-    this.at = status.at;
+    this.time = status.at;
     this.total = (status.matches || status.counts).waiting;
     put(this.count, countOf(status, 'waiting'));
     if (this.query !== this.context.follow.shown) {
@@ -249,6 +268,11 @@ export class Queue {
       known.push(...found.jobs);
     }
     return known;
+  }
+
+  /** @param {number} index */
+  at(index) {
+    return this.job(index);
   }
 
   /** @param {number} index */

@@ -4,7 +4,6 @@ import { cancelButton, may, retryButton } from './actions.mjs';
 import { Rows, attr, h, put, show, style } from './dom.mjs';
 import { bytes, duration, metric, rough } from './format.mjs';
 import { listOf } from './picks.mjs';
-import { tone } from './gpus.mjs';
 import { S, stateWords } from './strings.mjs';
 
 /** @typedef {import('./types.mjs').Job} Job */
@@ -172,7 +171,6 @@ export class Running {
   /** @param {Job} job */
   make(job) {
     const row = new Row(this.context, job, this.order);
-    attr(row.dot, 'data-tone', tone(job.id));
     if (may(this.context, 'write')) row.tools.append(cancelButton(this.context, job.id));
     this.known.set(job.id, row);
     return row.root;
@@ -184,6 +182,7 @@ export class Running {
     row.job = job;
     put(row.name, `${job.id} ${job.tag}`);
     attr(row.root, 'data-state', job.state);
+    attr(row.dot, 'data-tone', this.context.tones.of(job.id));
     const words = { starting: S.starting, evicting: S.evicting, frozen: S.frozen };
     const state = /** @type {Record<string, string>} */ (words)[job.state];
     const place = this.status ? placeOf(this.status, job) : '';
@@ -225,7 +224,7 @@ export class Running {
   }
 }
 
-/** What has ended, newest first. */
+/** What has ended, the last to end first. */
 export class Recent {
   /** @param {Context} context */
   constructor(context) {
@@ -283,7 +282,7 @@ export class Recent {
       const wanted = (asked.get('state') || ENDED.join()).split(',').filter(state => ENDED.includes(state));
       const match = asked.get('match');
       const words = match ? `&match=${encodeURIComponent(match)}` : '';
-      const path = `/jobs?state=${wanted.join()}&before=${last.id}&limit=50${words}`;
+      const path = `/jobs?state=${wanted.join()}&order=ended&before=${last.id}&limit=50${words}`;
       const found = await this.context.home.source.ask('GET', path);
       if (query !== this.query) return; // something else is looked for meanwhile
       this.older.push(...found.jobs);

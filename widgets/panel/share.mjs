@@ -216,6 +216,12 @@ export class Share {
   }
 }
 
+/**
+ * Whether somebody has a part of a GPU that has a size.
+ * @param {import('./types.mjs').Grant} grant
+ */
+export const sized = grant => !grant.whole && Boolean(grant.compute || grant.memory);
+
 /** @param {number} share */
 const round = share => Math.max(STEP, Math.round(share / STEP) * STEP);
 
@@ -226,4 +232,4 @@ const round = share => Math.max(STEP, Math.round(share / STEP) * STEP);
 export const resizable = job =>
   job.state === 'queued'
     ? Boolean(job.request.share)
-    : !ENDED.includes(job.state) && Boolean(job.placement?.grants.some(grant => !grant.whole));
+    : !ENDED.includes(job.state) && Boolean(job.placement?.grants.some(sized));

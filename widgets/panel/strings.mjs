@@ -52,6 +52,10 @@ export const S = {
   compute: 'Compute',
   memory: 'Memory',
   cpu: 'CPU',
+  slots: 'Slots',
+  slotsTip: 'Each job takes at least one slot of the processors, so that not too many run at once',
+  /** @param {number} used @param {number} total */
+  slotsUsed: (used, total) => `${used} of ${total} taken`,
   disks: ['Job disk', 'Home disk'],
   disk: 'Disk',
   /** @param {string} path */
@@ -72,6 +76,7 @@ export const S = {
   promised: part => `${part}% promised`,
   idle: 'free',
   whole: 'whole GPU',
+  light: 'light: beside others',
   /** @param {string} size */
   uses: size => `uses ${size}`,
   outside: 'Other programs',
@@ -108,6 +113,7 @@ export const S = {
   /** @param {string} time */
   startsLater: time => `not before ${time}`,
   startsNow: 'starts now',
+  waitsFree: 'nothing starts until you resume',
   startsUnknown: 'start unknown',
   /** @param {string} time */
   waits: time => `queued ${time} ago`,
@@ -123,6 +129,11 @@ export const S = {
   /** @param {number} id */
   cancelSure: id => `Cancel job ${id}: sure?`,
   cancelAsk: 'Cancel?',
+  undo: 'Undo',
+  /** @param {number} id */
+  cancelled: id => `Job ${id} is cancelled.`,
+  /** @param {number} id @param {number} made */
+  uncancelled: (id, made) => `Job ${id} is back in the queue, as job ${made}.`,
   /** @param {number} id @param {string} words */
   notCancelled: (id, words) => `Job ${id} was not cancelled. ${words}`,
   /** @param {number} id */
@@ -243,9 +254,18 @@ export const S = {
   nextForgotten: 'Forgotten.',
   /** @param {string} words */
   nextRefused: words => `That was not noted. ${words}`,
-  held: 'Held to it',
+  held: 'Enforced',
+  /** @type {Record<string, string>} How far something is held to its share. */
+  standing: {
+    capped: 'capped', advised: 'advised only', 'admitted only': 'counted only', 'not isolated': 'not kept apart',
+  },
   /** @param {string} compute @param {string} memory */
-  holds: (compute, memory) => `compute ${compute}, memory ${memory}`,
+  holds: (compute, memory) =>
+    `compute is ${S.standing[compute] || compute}, memory is ${S.standing[memory] || memory}`,
+  heldTip:
+    'Capped: what is over is refused. Advised only: frameworks are told. Counted only: it is counted when ' +
+    'jobs are placed, and nothing holds them to it.',
+  heldDiffers: 'not the same for all; see each job',
   /** @param {number} id @param {string} tag @param {string} state */
   ending: (id, tag, state) => `Job ${id} (${tag}) ${state === 'cancelled' ? 'was cancelled' : state}`,
   /** @param {string} program */
@@ -261,6 +281,7 @@ export const S = {
   copied: 'Copied.',
   notCopied: 'The browser does not let it be copied.',
   notebook: 'Open notebook',
+  openFolder: 'Open folder',
 
   details: 'Details',
   command: 'Command',
@@ -277,6 +298,8 @@ export const S = {
   hint: 'Sooner if',
   attempt: 'Attempt',
   origin: 'From',
+  /** @type {Record<string, string>} */
+  origins: { rest: 'the panel or REST', terminal: 'a terminal', python: 'Python', notebook: 'a notebook', widget: 'the panel' },
   log: 'Log',
   outputs: 'Outputs',
   noLog: 'It has not written anything.',
@@ -300,15 +323,31 @@ export const S = {
   modeFor: program => `for ${program}`,
   /** @param {string} time */
   modeSince: time => `since ${time}`,
-  /**
-   * @param {number} job @param {string} tag @param {string | null} size null: nobody knows
-   * @param {number | null} index of the GPU
-   */
-  holding: (job, tag, size, index) =>
-    `job ${job} ${tag} still holds ${size ?? 'memory'}${index === null ? '' : ` of GPU ${index}`}`,
-  /** @param {number} job @param {string} tag @param {string} size @param {number | null} index */
-  onHost: (job, tag, size, index) =>
-    `${size} of job ${job} ${tag} moved${index === null ? '' : ` from GPU ${index}`} to the host`,
+  stillHeld: 'What jobs and notebooks still hold',
+  /** @param {string | null} size null: nobody knows @param {number | null} index of the GPU */
+  holdingOf: (size, index) => `${size ?? 'memory'}${index === null ? '' : ` of GPU ${index}`}`,
+  /** @param {string[]} parts */
+  holding: parts => `holds ${parts.join(', ')}`,
+  /** @param {string} size @param {number | null} index */
+  onHost: (size, index) => `${size} moved${index === null ? '' : ` from GPU ${index}`} to the host`,
+  /** @param {number} count */
+  moreHeld: count => `and ${count} more`,
+  freeNow: 'The GPUs are yours.',
+  /** What becomes of so many jobs, in the order in which it is told. */
+  does: {
+    /** @param {number} count */
+    evict: count => (count === 1 ? '1 job saves and steps aside' : `${count} jobs save and step aside`),
+    /** @param {number} count */
+    restart: count => (count === 1 ? '1 is stopped and starts again later' : `${count} are stopped and start again later`),
+    /** @param {number} count */
+    freeze: count => (count === 1 ? '1 is frozen' : `${count} are frozen`),
+    /** @param {number} count */
+    idle: count => (count === 1 ? '1 notebook idles and keeps its memory' : `${count} notebooks idle and keep their memory`),
+    /** @param {number} count */
+    continue: count => (count === 1 ? '1 job goes on' : `${count} jobs go on`),
+    /** @param {number} count */
+    start: count => (count === 1 ? '1 starts again in its turn' : `${count} start again in their turn`),
+  },
   freeFull: 'Free GPUs',
   freeFullTip: 'Take the GPUs back: jobs save and go on later; those that cannot are frozen',
   freeSoft: 'Freeze',
@@ -323,6 +362,7 @@ export const S = {
   submitCommand: 'Command',
   submitHint: 'A line for the shell, or the path of a .py or .ipynb file',
   submitPreset: 'Size',
+  /** @type {Record<string, string>} */
   presets: { one: 'one GPU', light: 'light', two: 'two GPUs', exclusive: 'whole machine', cpu: 'CPU only' },
   submitMemory: 'Memory of each GPU',
   submitMemoryHint: 'such as 6G',
@@ -338,6 +378,28 @@ export const S = {
   /** @param {number} position @param {string} when */
   wouldWait: (position, when) => `Would be at position ${position}, ${when}`,
   previewFirst: 'Write a command to see where and when it would run.',
+
+  usage: 'Usage',
+  usageTip: 'Who has held how much of the GPUs',
+  usageSince: 'Of the last',
+  usageBy: 'By',
+  /** @type {Record<string, string>} */
+  usageSpans: { '24h': '24 hours', '7d': '7 days' },
+  /** @type {Record<string, string>} */
+  usageKeys: { owner: 'owner', notebook: 'notebook or script', tag: 'name', gpu: 'GPU' },
+  usageGpuHours: 'GPU h',
+  usageGpuTip: 'Compute held for how long: half of a GPU for an hour is 0.5',
+  usageGibHours: 'GiB h',
+  usageGibTip: 'GPU memory held for how long, in GiB for an hour',
+  usageJobs: 'Jobs',
+  /** @param {string} by @param {string} span */
+  usageCaption: (by, span) => `Usage of the GPUs in the last ${span}, by ${by}`,
+  /** @param {string} span */
+  usageNone: span => `Nobody has held a GPU in the last ${span}. Queue a job, and it is counted here.`,
+  usageAll: 'all',
+  /** @param {number} count */
+  usageMore: count => `${count} more`,
+  usageElsewhere: 'none',
 
   past: 'ended',
   now: 'running',

@@ -2,7 +2,6 @@
 
 import { Rows, attr, button, h, put, show, style } from './dom.mjs';
 import { clock } from './format.mjs';
-import { tone } from './gpus.mjs';
 import { S } from './strings.mjs';
 
 /** @typedef {import('./types.mjs').Bar & {key: string, level: number, until: number}} Placed */
@@ -10,7 +9,6 @@ import { S } from './strings.mjs';
 const RANGES = /** @type {[string, number][]} */ ([['1 h', 3600], ['6 h', 21600], ['24 h', 86400]]);
 const LEVEL = 18;
 const LEAST = 600;
-const NARROW = 4; // pixels that the shortest bar takes
 const DIGIT = 7;
 const EDGES = 9;
 
@@ -67,7 +65,7 @@ export class Timeline {
         track,
         bar => {
           const open = h('button', 'stay', {
-            type: 'button', click: () => this.context.open(bar.job), 'data-tone': tone(bar.job),
+            type: 'button', click: () => this.context.open(bar.job),
           });
           return h('li', '', {}, open);
         },
@@ -92,13 +90,14 @@ export class Timeline {
     // a number that is cut off would read as another one
     const words = wide >= String(bar.job).length * DIGIT + EDGES ? String(bar.job) : '';
     if (node.textContent !== words) node.textContent = words;
+    attr(node, 'data-tone', this.context.tones.of(bar.job));
     attr(node, 'data-when', bar.when);
     attr(node, 'data-state', bar.state);
     attr(node, 'data-open', bar.end === null);
     const left = Number.parseFloat(this.x(bar.start));
     const right = Number.parseFloat(this.x(bar.until));
     style(node, 'left', `${left}%`);
-    style(node, 'width', `max(${NARROW}px, ${(right - left).toFixed(2)}%)`);
+    style(node, 'width', `${(right - left).toFixed(2)}%`);
     style(node, 'top', `${bar.level * LEVEL + 2}px`);
     const end = bar.end === null ? S.open_end : clock(bar.end, this.at);
     const label = S.bar(bar.job, bar.tag, S[bar.when], clock(bar.start, this.at), end);
@@ -148,17 +147,23 @@ export class Timeline {
     for (const gpu of found.gpus) {
       const bars = found.bars
         .filter(bar => bar.gpu === gpu.uuid && bar.start < this.to)
-        .sort((a, b) => a.start - b.start);
+        .sort((a, b) => a.start - b.start || a.job - b.job);
       /** @type {number[]} */
       const free = [];
+      /** @type {Map<number, number>} */
+      const levels = new Map();
       this.placed.set(gpu.uuid, bars.map(bar => {
         const until = bar.end === null ? this.to : bar.when === 'now' ? Math.max(bar.end, found.at) : bar.end;
-        let level = free.findIndex(moment => moment <= bar.start + 0.5);
+        // one that was frozen, or has another size now, goes on where it was
+        const before = levels.get(bar.job) ?? -1;
+        let level = free[before] <= bar.start + 0.5 ? before : free.findIndex(moment => moment <= bar.start + 0.5);
         if (level < 0) level = free.push(0) - 1;
+        levels.set(bar.job, level);
         free[level] = until;
         return { ...bar, key: `${bar.job} ${bar.start}`, level, until };
       }));
     }
+    this.context.tones.lanes([...this.placed.values()]);
     this.rows.update(found.gpus, gpu => gpu.uuid);
     const most = Math.max(1, Math.min(5, Math.floor(this.axis.clientWidth / 85)));
     const step = (this.to - this.from) / most;

@@ -94,6 +94,7 @@
  * @property {Job[]} waiting
  * @property {Job[]} recent
  * @property {Counts} counts Of all jobs.
+ * @property {{used: number, total: number}} [slots] Of the processors, of which a job takes at least one.
  * @property {Counts} [matches] Of those that were asked for.
  * @property {Host} [host]
  * @property {Mode} [mode]
@@ -131,9 +132,14 @@
  * @property {number} refresh Seconds between looks while nothing is heard; at least 2.
  * @property {() => boolean} [visible] Whether anybody can see it, besides what the browser knows.
  * @property {(path: string) => void} [openNotebook] Opens a file below the server's root.
+ * @property {(path: string) => void} [openFolder] Shows a folder below the server's root; empty for the root.
+ * @property {(heard: () => void) => (() => void)} [onActivity] Calls back when a kernel has begun or ended
+ *   something; returns how to stop that.
  * @property {() => string} [notebook] The notebook that is open in front, below the server's root.
  * @property {number} [job] Show this job alone.
  * @property {boolean} [titled] Put a title above it.
+ * @property {(job: number) => () => void} [cancels] Somebody cancels a job here and need not be told of its
+ *   end; returns how to take that back.
  * @property {HTMLElement} [foot] What the home puts below the view.
  */
 

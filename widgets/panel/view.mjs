@@ -3,7 +3,7 @@
 // It knows no home: a sidebar, a notebook cell or a page gives it an element and a `Home`.
 
 import { Detail } from './detail.mjs';
-import { h, put, show as reveal } from './dom.mjs';
+import { button, h, put, show as reveal } from './dom.mjs';
 import { Filter } from './filter.mjs';
 import { Follow } from './follow.mjs';
 import { Gpus } from './gpus.mjs';
@@ -15,12 +15,15 @@ import { Recent, Running, jobsRunning } from './rows.mjs';
 import { S } from './strings.mjs';
 import { SubmitForm } from './submit.mjs';
 import { Timeline } from './timeline.mjs';
+import { Tones } from './tones.mjs';
+import { Usage } from './usage.mjs';
 import { VERSION } from './version.mjs';
 
 export { Refused, kernelSource, serverSource } from './source.mjs';
 export { translate } from './strings.mjs';
 
 const TOLD = 6000;
+const UNDONE = 12000; // also for those who reach a button by the keyboard
 
 function invitation() {
   return h(
@@ -57,8 +60,9 @@ class View {
       follow: this.follow,
       home,
       warn: words => put(this.refusal, words),
-      say: words => this.say(words),
+      say: (words, undo) => this.say(words, undo),
       open: job => this.open(job),
+      tones: new Tones(),
     });
     this.picks = this.context.picks = new Picks(this.context, root);
     this.note = h('p', 'note', { role: 'status', hidden: true });
@@ -74,12 +78,14 @@ class View {
     this.notebooks = new Notebooks(this.context);
     this.queue = new Queue(this.context);
     this.recent = new Recent(this.context);
+    this.usage = new Usage(this.context);
     this.detail = new Detail(this.context, () => this.back(), visible);
     this.idle = invitation();
     this.main = h(
       'div', 'main', { hidden: true },
       h('div', 'column', {}, this.gpus.root, this.timeline.root),
       h('div', 'column', {}, this.idle, this.filter.root, this.picks.root, this.running.root, this.notebooks.root, this.queue.root, this.recent.root),
+      this.usage.root,
     );
     root.classList.add('gq-view');
     root.replaceChildren(
@@ -88,6 +94,10 @@ class View {
     );
     reveal(this.mode.root, false);
     this.follow.heard.add(() => this.draw());
+    // what notebooks' kernels do is no change of the queue
+    this.idly = home.onActivity?.(() => {
+      if (this.follow.status?.counts.notebooks) this.follow.changed();
+    });
     this.watcher = new IntersectionObserver(entries => {
       const before = this.visible();
       this.inSight = entries[entries.length - 1].isIntersecting;
@@ -115,11 +125,21 @@ class View {
     if (this.follow.query !== this.follow.shown) this.look();
   }
 
-  /** @param {string} words */
-  say(words) {
+  /**
+   * @param {string} words
+   * @param {() => void} [undo]
+   */
+  say(words, undo) {
     clearTimeout(this.timer);
-    this.told.textContent = words;
-    this.timer = setTimeout(() => (this.told.textContent = ''), TOLD);
+    const away = () => this.told.replaceChildren();
+    this.told.replaceChildren(words);
+    if (undo) {
+      this.told.append(' ', button('plain', S.undo, () => {
+        away();
+        undo();
+      }, S.undo));
+    }
+    this.timer = setTimeout(away, undo ? UNDONE : TOLD);
   }
 
   /** Show the state anew, where something differs. */
@@ -152,6 +172,7 @@ class View {
 
   /** @param {import('./types.mjs').Status} status */
   sections(status) {
+    this.context.tones.held(status.gpus);
     this.mode.update(status);
     this.gpus.update(status);
     this.running.update(status);
@@ -167,6 +188,7 @@ class View {
     reveal(this.running.root, matches ? jobsRunning(matches) > 0 : live);
     reveal(this.queue.root, matches ? matches.waiting > 0 : live);
     void this.timeline.look();
+    void this.usage.look();
   }
 
   /** Let durations go on between two looks. */
@@ -202,6 +224,7 @@ class View {
     document.removeEventListener('visibilitychange', this.awake);
     this.watcher.disconnect();
     this.deaf();
+    this.idly?.();
     this.detail.close();
     this.follow.close();
     this.root.classList.remove('gq-view', 'gq-opened', 'gq-picking');

@@ -60,7 +60,8 @@ def shares(scene: Scene) -> Iterable[Check]:
         return
     for card in cards_of(scene.gpus, scene.home):
         words = "; ".join(
-            f"{line.what} {line.standing}{f' ({line.figure})' if line.figure else ''}"
+            f"{line.what} {line.standing}"
+            f"{f' by {line.by}' if line.by else ''}{f' ({line.figure})' if line.figure else ''}"
             for line in card.lines
         )
         sentence = f"of GPU {card.gpu.index}: {words}"

@@ -22,7 +22,7 @@ TRIED = f"{(_CAP + _FITS) >> 20} MiB refused under a cap of {_CAP >> 20} MiB"
 """What is seen where it holds."""
 
 # It stands alone: the cap must hold for programs that know nothing of it.
-_PROGRAM = """
+_CUDA = """
 import ctypes, json, sys
 said = {"step": "load"}
 def call(name, *words):
@@ -50,6 +50,47 @@ except OSError as error:
     said["error"] = str(error)
 print(json.dumps(said))
 """
+_HIP = """
+import ctypes, json, sys
+said = {"step": "load"}
+def call(name, *words):
+    said["step"] = name
+    return getattr(hip, name)(*words)
+def load():
+    for name in ("", ".7", ".6", ".5"):
+        for folder in ("", "/opt/rocm/lib/"):
+            try:
+                return ctypes.CDLL(f"{folder}libamdhip64.so{name}")
+            except OSError as error:
+                last = error
+    raise last
+try:
+    hip = load()
+    pointer, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
+    size = ctypes.c_size_t
+    for name, words in (
+        ("hipSetDevice", (0,)),
+        ("hipMemGetInfo", (ctypes.byref(free), ctypes.byref(total))),
+    ):
+        if result := call(name, *words):
+            said["error"] = f"{name} answered {result}"
+            break
+    else:
+        said["total"] = total.value
+        said["over"] = call("hipMalloc", ctypes.byref(pointer), size(int(sys.argv[1])))
+        said["fits"] = call("hipMalloc", ctypes.byref(pointer), size(int(sys.argv[2])))
+except (OSError, AttributeError) as error:
+    said["error"] = str(error)
+print(json.dumps(said))
+"""
+
+
+_ALONE = {
+    "nvidia": lambda gpu: {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": gpu},
+    # HIP counts among those that ROCr shows
+    "amd": lambda gpu: {"ROCR_VISIBLE_DEVICES": gpu, "HIP_VISIBLE_DEVICES": "0"},
+}
+"""Variables by which a program sees one GPU alone."""
 
 
 def _judge(said: Mapping[str, object], folder: Path) -> str:
@@ -70,10 +111,12 @@ def _judge(said: Mapping[str, object], folder: Path) -> str:
     return ""
 
 
-def try_out(library: Path, gpu: str, base: Mapping[str, str] | None = None) -> str:
+def try_out(
+    library: Path, gpu: str, base: Mapping[str, str] | None = None, vendor: str = "nvidia"
+) -> str:
     """Start a program under a cap on a GPU and see what it is refused.
 
-    It makes a CUDA context, which takes some hundred MB of the GPU for a moment.
+    It makes a context, which takes some hundred MB of the GPU for a moment.
 
     Parameters
     ----------
@@ -83,6 +126,8 @@ def try_out(library: Path, gpu: str, base: Mapping[str, str] | None = None) -> s
         The GPU's UUID.
     base
         The environment to start from; this process's where it is None.
+    vendor
+        Its maker: ``nvidia`` (by CUDA's driver) or ``amd`` (by HIP).
 
     Returns
     -------
@@ -92,8 +137,9 @@ def try_out(library: Path, gpu: str, base: Mapping[str, str] | None = None) -> s
     with tempfile.TemporaryDirectory(prefix="gpuqueue-canary-") as name:
         folder = Path(name)
         caps = memcap.environment(folder, {gpu: _CAP}, library=library, base=environment)
-        environment |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": gpu, **caps}
-        words = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(_CAP + _FITS), str(_FITS)]
+        environment |= _ALONE[vendor](gpu) | caps
+        program = _HIP if vendor == "amd" else _CUDA
+        words = [sys.executable, "-I", "-S", "-c", program, str(_CAP + _FITS), str(_FITS)]
         try:
             done = subprocess.run(
                 words,

@@ -81,11 +81,14 @@ class Holder:
 
 
 def _uuid(gpu: str) -> bytes:
+    """A GPU's name in the ledger: NVIDIA's 16 bytes, or the 16 digits that AMD's have, as text."""
     digits = re.sub(r"^[A-Z]+-|-", "", gpu)
     try:
         uuid = bytes.fromhex(digits)
     except ValueError:
         uuid = b""
+    if len(uuid) == 8:
+        return digits.lower().encode()
     if len(uuid) != 16:
         raise InvalidRequest("gpu", f"{gpu!r} is not the UUID of a GPU, such as GPU-6ca1…-…")
     return uuid
@@ -206,6 +209,8 @@ def _open(path: Path) -> Iterator[_Mapped]:
 
 
 def _name(uuid: bytes) -> str:
+    if re.fullmatch(rb"[0-9a-f]{16}", uuid):  # AMD's
+        return f"GPU-{uuid.decode()}"
     text = uuid.hex()
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 

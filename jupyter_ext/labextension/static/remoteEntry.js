@@ -64,6 +64,7 @@
       token('@jupyterlab/apputils', 'ICommandPalette'),
       token('@jupyterlab/settingregistry', 'ISettingRegistry'),
       token('@jupyterlab/statusbar', 'IStatusBar'),
+      token('@jupyterlab/notebook', 'INotebookTracker'),
     ]);
 
     /** @param {any} app */
@@ -114,6 +115,32 @@
     }
 
     /**
+     * Hear when the kernel of an open notebook begins or ends something.
+     * @param {any} tracker
+     * @param {() => void} heard
+     */
+    function activityOf(tracker, heard) {
+      /** @type {ReturnType<typeof setTimeout> | undefined} */
+      let timer;
+      const changed = () => {
+        // the kernel notes it for the queue a moment after it has said so
+        timer ??= setTimeout(() => {
+          timer = undefined;
+          heard();
+        }, 300);
+      };
+      /** @type {(_: unknown, panel: any) => void} */
+      const added = (_, panel) => panel.sessionContext.statusChanged.connect(changed);
+      tracker.forEach((/** @type {any} */ panel) => added(null, panel));
+      tracker.widgetAdded.connect(added);
+      return () => {
+        clearTimeout(timer);
+        tracker.widgetAdded.disconnect(added);
+        tracker.forEach((/** @type {any} */ panel) => panel.sessionContext.statusChanged.disconnect(changed));
+      };
+    }
+
+    /**
      * Paths of the notebooks that are open.
      * @param {any} app
      */
@@ -126,7 +153,7 @@
     async function activate(app, ...services) {
       // tokens that the application does not know are left out of the list that it fills
       const found = tokens.map(known => (known ? services.shift() : null));
-      const [restorer, palette, registry, statusBar] = found;
+      const [restorer, palette, registry, statusBar, tracker] = found;
       const icon = new LabIcon({ name: 'gpuqueue:gpu', svgstr: ICON });
       const style = document.createElement('link');
       style.rel = 'stylesheet';
@@ -136,13 +163,22 @@
       const { Notifier, isFrom } = await import(beside('panel/notices.mjs'));
       const { counts } = await import(beside('lab.mjs'));
       const source = sourceOf(app);
+      /** @type {any} */
       const home = {
         source,
         refresh: 10,
         visible: () => widget.isVisible,
         notebook: () => notebookIn(app.shell.currentWidget),
+        onActivity: (/** @type {() => void} */ heard) => (tracker ? activityOf(tracker, heard) : () => {}),
         /** @param {string} path */
         openNotebook: path => void app.commands.execute('docmanager:open', { path }),
+        /** @param {string} path */
+        openFolder(path) {
+          const goTo = 'filebrowser:go-to-path';
+          if (app.commands.hasCommand(goTo)) void app.commands.execute(goTo, { path: `/${path}` });
+          // Notebook 7 has its files on a page of their own
+          else window.open(URLExt.join(app.serviceManager.serverSettings.baseUrl, 'tree', URLExt.encodeParts(path)));
+        },
       };
 
       /** @type {{look: () => void, open: (job: number) => void, close: () => void} | null} */
@@ -189,6 +225,7 @@
         },
         settings,
       });
+      home.cancels = (/** @type {number} */ job) => notifier.known(job);
       source.heard.add(notice => void notifier.heard(notice));
       if (statusBar) {
         const item = new Widget();

@@ -16,6 +16,7 @@ struct gq_pool {
     uint64_t live;    /* units of its allocations that have not been freed */
     uint8_t gpu;      /* place in the ledger + 1; 0: not of a GPU in it */
     uint8_t gone;     /* destroyed; lives until its allocations are freed */
+    int64_t (*tells)(void *pool, int which); /* its attributes, in bytes; -1: it does not tell */
 };
 
 /* All that is of this process alone. The kernel gives a forked child zeroes in its place
@@ -80,9 +81,36 @@ void gq_note(struct gq_state *state, struct gq_entry entry);
 /* Room below the cap and the cap itself in bytes; 0 where the GPU is not capped. */
 int gq_room(int gpu, uint64_t *room, uint64_t *limit);
 
-/* pools.c */
+/* pools.c. An allocation from a pool: its place (with the GPU that it is on), -1 where there are too
+ * many; what to charge ahead, 0 where it is refused; and when it is made, 0 where the pool took so
+ * much for it that the job is over its cap. */
 void gq_settle_pools(struct gq_state *state);
 void gq_pool_freed(struct gq_state *state, const struct gq_entry *entry);
+int gq_pool_place(struct gq_state *state, void *pool, int *gpu, int64_t (*tells)(void *, int));
+int gq_pool_ahead(struct gq_state *state, int gpu, int place, uint64_t units, uint64_t *ahead);
+int gq_pool_made(struct gq_state *state, int gpu, int place, uint64_t units, uint64_t ahead,
+                 uint64_t pointer);
+/* A pool that is about to be destroyed; NULL: it is not known. Then whether it was. */
+struct gq_pool *gq_pool_leave(struct gq_state *state, void *handle);
+void gq_pool_left(struct gq_state *state, struct gq_pool *pool, void *handle, int destroyed);
+/* All pools of a GPU are gone, and what they had. */
+void gq_pools_reset(struct gq_state *state, int gpu);
+
+/* vmm.c. Of a handle of physical memory: one reference more; one that is about to be given up (what
+ * is left, -1: it is not counted), and whether it was; and where it is mapped, or no longer. */
+void gq_handle_again(struct gq_state *state, uint64_t handle);
+int gq_handle_leave(struct gq_state *state, uint64_t handle, struct gq_entry *entry);
+void gq_handle_left(struct gq_state *state, uint64_t handle, int left, struct gq_entry *entry,
+                    int released);
+void gq_mapped(struct gq_state *state, uint64_t address, uint64_t bytes, uint64_t handle);
+void gq_unmapped(struct gq_state *state, uint64_t address, uint64_t bytes);
+
+/* hooks.c: bytes of an array of a driver's format; 0 for formats that are not known here. */
+uint64_t gq_array_bytes(size_t width, size_t height, size_t depth, int format, unsigned channels,
+                        unsigned flags);
+
+/* hip.c: the replacement of a function of HIP's that a look-up has found, or just that. */
+void *gq_hip_exchange(const char *name, void *found);
 
 /* late.c: whether this process has yet to get its share. */
 int gq_is_late(void);

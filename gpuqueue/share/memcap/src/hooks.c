@@ -148,8 +148,8 @@ static uint64_t bits(int format, unsigned channels) {
     }
 }
 
-static uint64_t array_bytes(size_t width, size_t height, size_t depth, int format, unsigned channels,
-                            unsigned flags) {
+uint64_t gq_array_bytes(size_t width, size_t height, size_t depth, int format, unsigned channels,
+                        unsigned flags) {
     if (flags & (ARRAY_SPARSE | ARRAY_DEFERRED)) return 0; /* its memory comes from cuMemCreate */
     uint64_t elements = product(product(width, height ? height : 1), depth ? depth : 1);
     uint64_t all = product(elements, bits(format, channels));
@@ -183,13 +183,13 @@ static CUresult create_array(int place, CUarray *array, const void *descriptor, 
 }
 
 GQ_EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUarray_descriptor *wanted) {
-    uint64_t bytes = wanted ? array_bytes(wanted->width, wanted->height, 1, wanted->format,
+    uint64_t bytes = wanted ? gq_array_bytes(wanted->width, wanted->height, 1, wanted->format,
                                           wanted->channels, 0) : 0;
     return create_array(GQ_cuArrayCreate_cuArrayCreate_v2_at, array, wanted, bytes, wanted != NULL);
 }
 
 GQ_EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUarray3d_descriptor *wanted) {
-    uint64_t bytes = wanted ? array_bytes(wanted->width, wanted->height, wanted->depth, wanted->format,
+    uint64_t bytes = wanted ? gq_array_bytes(wanted->width, wanted->height, wanted->depth, wanted->format,
                                           wanted->channels, wanted->flags) : 0;
     int backed = wanted != NULL && !(wanted->flags & (ARRAY_SPARSE | ARRAY_DEFERRED));
     return create_array(GQ_cuArray3DCreate_cuArray3DCreate_v2_at, array, wanted, bytes, backed);
@@ -200,7 +200,7 @@ static uint64_t mipmap_bytes(const CUarray3d_descriptor *wanted, unsigned levels
     for (unsigned level = 0; level < levels && level < 64; level++) {
         /* the layers of a layered one (flag 1) do not shrink */
         size_t depth = wanted->flags & 1 ? wanted->depth : wanted->depth >> level;
-        uint64_t bytes = array_bytes((wanted->width >> level) + !(wanted->width >> level),
+        uint64_t bytes = gq_array_bytes((wanted->width >> level) + !(wanted->width >> level),
                                      wanted->height >> level, depth, wanted->format, wanted->channels,
                                      wanted->flags);
         sum = sum > UINT64_MAX - bytes ? UINT64_MAX : sum + bytes;

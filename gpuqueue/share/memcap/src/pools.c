@@ -8,7 +8,7 @@
 #define GONE ((void *)1) /* handle of a pool that was destroyed while it had allocations */
 
 /* Bytes of an attribute, -1 where the driver does not tell. */
-static int64_t attribute(void *pool, int which) {
+static int64_t cuda_tells(void *pool, int which) {
     uint64_t value = 0;
     if (GQ_CALL(GQ_cuMemPoolGetAttribute, (void *, int, void *), pool, which, &value) != CUDA_SUCCESS)
         return -1;
@@ -16,7 +16,7 @@ static int64_t attribute(void *pool, int which) {
 }
 
 /* The pool's place; a new one where there is none. -1: no more places. The lock is held. */
-static int place_of(struct gq_state *state, void *pool, int gpu) {
+static int place_of(struct gq_state *state, void *pool, int gpu, int64_t (*tells)(void *, int)) {
     int empty = -1;
     for (uint32_t at = 0; at < state->pool_count; at++) {
         if (state->pools[at].handle == pool) return (int)at;
@@ -26,18 +26,27 @@ static int place_of(struct gq_state *state, void *pool, int gpu) {
         empty = (int)state->pool_count;
         __atomic_store_n(&state->pool_count, state->pool_count + 1, __ATOMIC_RELAXED);
     }
-    if (empty >= 0) state->pools[empty] = (struct gq_pool){.handle = pool, .gpu = (uint8_t)(gpu + 1)};
+    if (empty >= 0)
+        state->pools[empty] = (struct gq_pool){.handle = pool, .gpu = (uint8_t)(gpu + 1), .tells = tells};
     return empty;
+}
+
+int gq_pool_place(struct gq_state *state, void *pool, int *gpu, int64_t (*tells)(void *, int)) {
+    gq_lock(&state->pool_lock);
+    int place = place_of(state, pool, *gpu, tells);
+    if (place >= 0) *gpu = state->pools[place].gpu - 1; /* a pool knows its GPU */
+    gq_unlock(&state->pool_lock);
+    return place;
 }
 
 /* Bring a pool's charge to what it holds; the lock is held. Returns what to add to the ledger. */
 static int64_t settle(struct gq_state *state, struct gq_pool *pool) {
     if (pool->handle == NULL || pool->gpu == 0) return 0;
-    int64_t reserved = pool->gone ? -1 : attribute(pool->handle, POOL_RESERVED);
+    int64_t reserved = pool->gone ? -1 : pool->tells(pool->handle, POOL_RESERVED);
     uint64_t holds = reserved < 0 ? pool->live : (uint64_t)reserved >> GQ_UNIT_SHIFT;
     int64_t more = (int64_t)(holds - pool->charged);
     pool->charged = holds;
-    if (reserved > 0 && attribute(pool->handle, POOL_USED) < reserved)
+    if (reserved > 0 && pool->tells(pool->handle, POOL_USED) < reserved)
         __atomic_store_n(&state->pools_open, 1, __ATOMIC_RELAXED);
     return more;
 }
@@ -69,14 +78,16 @@ void gq_pool_freed(struct gq_state *state, const struct gq_entry *entry) {
 
 /* Charge ahead of an allocation. Returns 0 where it is refused. A pool may serve it from what it
  * has reserved and that is charged already; then *ahead is 0. */
-static int charge_ahead(struct gq_state *state, int gpu, void *pool, uint64_t units, uint64_t *ahead) {
+int gq_pool_ahead(struct gq_state *state, int gpu, int place, uint64_t units, uint64_t *ahead) {
+    const struct gq_pool *pool = &state->pools[place];
     *ahead = units;
     if (gq_try_charge(state, gpu, units)) return 1;
     gq_ledger_sweep(gq_book());
     gq_settle_pools(state);
     if (gq_try_charge(state, gpu, units)) return 1;
     *ahead = 0;
-    int64_t reserved = attribute(pool, POOL_RESERVED), used = attribute(pool, POOL_USED);
+    int64_t reserved = pool->tells(pool->handle, POOL_RESERVED);
+    int64_t used = pool->tells(pool->handle, POOL_USED);
     if (reserved >= 0 && used >= 0 && (uint64_t)(reserved - used) >> GQ_UNIT_SHIFT >= units) return 1;
     gq_refuse(state, gpu, units);
     return 0;
@@ -91,8 +102,8 @@ static int over(int gpu) {
 
 /* Note an allocation that was made, and charge what the pool took for it. Returns 0 where the pool
  * took so much that the job is over its cap. */
-static int finish(struct gq_state *state, int gpu, int place, uint64_t units, uint64_t ahead,
-                  CUdeviceptr pointer) {
+int gq_pool_made(struct gq_state *state, int gpu, int place, uint64_t units, uint64_t ahead,
+                 uint64_t pointer) {
     gq_lock(&state->pool_lock);
     struct gq_pool *pool = &state->pools[place];
     pool->live += units;
@@ -130,12 +141,7 @@ static int find_pool(struct gq_state *state, const struct request *wanted, void 
     if (!wanted->from_pool && (gpu < 0 || GQ_CALL(GQ_cuDeviceGetMemPool, (void **, CUdevice), pool,
                                                   device) != CUDA_SUCCESS))
         *pool = NULL;
-    *place = -1;
-    if (*pool == NULL) return gpu;
-    gq_lock(&state->pool_lock);
-    *place = place_of(state, *pool, gpu);
-    if (*place >= 0) gpu = state->pools[*place].gpu - 1; /* a pool knows its GPU */
-    gq_unlock(&state->pool_lock);
+    *place = *pool == NULL ? -1 : gq_pool_place(state, *pool, &gpu, cuda_tells);
     return gpu;
 }
 
@@ -162,13 +168,13 @@ static CUresult allocate(const struct request *wanted) {
     if (capturing) return ask(wanted); /* a node of a graph, which is charged when it is launched */
     if (place < 0) return without_pool(state, gpu, wanted);
     uint64_t units = gq_units(wanted->bytes), ahead;
-    if (!charge_ahead(state, gpu, pool, units, &ahead)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!gq_pool_ahead(state, gpu, place, units, &ahead)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = ask(wanted);
     if (result != CUDA_SUCCESS) {
         gq_adjust(state, gpu, -(int64_t)ahead);
         return result;
     }
-    if (finish(state, gpu, place, units, ahead, *wanted->pointer)) return result;
+    if (gq_pool_made(state, gpu, place, units, ahead, *wanted->pointer)) return result;
     /* the pool's step was larger than the room: it stays with the pool, charged, until it is
      * trimmed, and the program is told the truth */
     (wanted->ptsz ? cuMemFreeAsync_ptsz : cuMemFreeAsync)(*wanted->pointer, wanted->stream);
@@ -207,30 +213,27 @@ GQ_EXPORT CUresult cuMemPoolCreate(CUpool *pool, const CUalloc_head *wanted) {
     if (wanted->location.type == LOCATION_DEVICE) gpu = gq_gpu_of_device(state, wanted->location.id);
     if (wanted->location.type == LOCATION_DEVICE_PART)
         gpu = gq_gpu_of_device(state, wanted->location.id & 0xff);
-    gq_lock(&state->pool_lock);
-    place_of(state, *pool, gpu);
-    gq_unlock(&state->pool_lock);
+    gq_pool_place(state, *pool, &gpu, cuda_tells);
     return result;
 }
 
-GQ_EXPORT CUresult cuMemPoolDestroy(CUpool handle) {
-    struct gq_state *state = gq_open();
+struct gq_pool *gq_pool_leave(struct gq_state *state, void *handle) {
     struct gq_pool *pool = NULL;
-    if (state != NULL) {
-        gq_lock(&state->pool_lock);
-        for (uint32_t at = 0; at < state->pool_count && pool == NULL; at++)
-            if (state->pools[at].handle == handle && handle != NULL) pool = &state->pools[at];
-        /* marked first: afterwards the same handle may be another's */
-        if (pool != NULL) {
-            pool->handle = GONE;
-            pool->gone = 1;
-        }
-        gq_unlock(&state->pool_lock);
-    }
-    CUresult result = GQ_CALL(GQ_cuMemPoolDestroy_cuMemPoolDestroy_at, (CUpool), handle);
-    if (pool == NULL) return result;
     gq_lock(&state->pool_lock);
-    if (result == CUDA_SUCCESS) {
+    for (uint32_t at = 0; at < state->pool_count && pool == NULL; at++)
+        if (state->pools[at].handle == handle && handle != NULL) pool = &state->pools[at];
+    /* marked first: afterwards the same handle may be another's */
+    if (pool != NULL) {
+        pool->handle = GONE;
+        pool->gone = 1;
+    }
+    gq_unlock(&state->pool_lock);
+    return pool;
+}
+
+void gq_pool_left(struct gq_state *state, struct gq_pool *pool, void *handle, int destroyed) {
+    gq_lock(&state->pool_lock);
+    if (destroyed) {
         gq_adjust(state, pool->gpu - 1, settle(state, pool));
         if (pool->live == 0) pool->handle = NULL;
     } else {
@@ -238,6 +241,24 @@ GQ_EXPORT CUresult cuMemPoolDestroy(CUpool handle) {
         pool->gone = 0;
     }
     gq_unlock(&state->pool_lock);
+}
+
+void gq_pools_reset(struct gq_state *state, int gpu) {
+    gq_lock(&state->pool_lock);
+    for (uint32_t at = 0; at < state->pool_count; at++) {
+        struct gq_pool *pool = &state->pools[at];
+        if (pool->handle == NULL || pool->gpu != gpu + 1) continue;
+        gq_adjust(state, gpu, -(int64_t)pool->charged);
+        *pool = (struct gq_pool){0};
+    }
+    gq_unlock(&state->pool_lock);
+}
+
+GQ_EXPORT CUresult cuMemPoolDestroy(CUpool handle) {
+    struct gq_state *state = gq_open();
+    struct gq_pool *pool = state ? gq_pool_leave(state, handle) : NULL;
+    CUresult result = GQ_CALL(GQ_cuMemPoolDestroy_cuMemPoolDestroy_at, (CUpool), handle);
+    if (pool != NULL) gq_pool_left(state, pool, handle, result == CUDA_SUCCESS);
     return result;
 }
 

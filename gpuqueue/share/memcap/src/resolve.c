@@ -111,6 +111,8 @@ static void *exchange(const char *name, void *found) {
     if (name[0] == 'c' && name[1] == 'u') {
         for (int at = 0; at < GQ_HOOK_COUNT; at++)
             if (strcmp(hooks[at].name, name) == 0) return gq_real(at) == found ? hooks[at].function : found;
+    } else if (strncmp(name, "hip", 3) == 0) {
+        return gq_hip_exchange(name, found);
     } else if (strncmp(name, "nvmlDeviceGetMemoryInfo", 23) == 0) {
         int second = strcmp(name + 23, "_v2") == 0;
         if (name[23] != 0 && !second) return found;

@@ -52,7 +52,7 @@ struct gq_shard {
 };
 
 struct gq_table {
-    struct gq_shard shards[GQ_SHARDS];
+    struct gq_shard shards[GQ_SHARDS] __attribute__((aligned(64))); /* a cache line each */
 };
 
 /* Returns 0 where the system gives no memory for it, and 2 where the key was there already: `was`

@@ -10,6 +10,47 @@ static void count(struct gq_state *state, CUhandle handle, int change) {
         gq_adjust(state, gq_gpu_of(&entry), -gq_units_of(&entry));
 }
 
+void gq_handle_again(struct gq_state *state, uint64_t handle) { count(state, handle, 1); }
+
+int gq_handle_leave(struct gq_state *state, uint64_t handle, struct gq_entry *entry) {
+    return gq_table_refer(&state->table, gq_key(GQ_HANDLE, handle), -1, entry);
+}
+
+void gq_handle_left(struct gq_state *state, uint64_t handle, int left, struct gq_entry *entry,
+                    int released) {
+    if (left < 0) return;
+    if (released) {
+        if (left == 0) gq_adjust(state, gq_gpu_of(entry), -gq_units_of(entry));
+    } else if (left > 0) {
+        gq_table_refer(&state->table, gq_key(GQ_HANDLE, handle), 1, entry);
+    } else {
+        gq_note(state, gq_make(GQ_HANDLE, handle, (uint64_t)gq_units_of(entry), gq_gpu_of(entry), 1));
+    }
+}
+
+void gq_mapped(struct gq_state *state, uint64_t address, uint64_t bytes, uint64_t handle) {
+    struct gq_entry entry;
+    if (gq_table_refer(&state->table, gq_key(GQ_HANDLE, handle), 1, &entry) <= 0) return;
+    struct gq_entry mapped = {gq_key(GQ_MAPPED, address), handle};
+    gq_note(state, mapped);
+    /* no longer than what its handle has, so that it fits */
+    gq_note(state, gq_make(GQ_MAPPING, address, bytes >> GQ_UNIT_SHIFT, 0, 0));
+}
+
+void gq_unmapped(struct gq_state *state, uint64_t address, uint64_t bytes) {
+    /* one call may cover many mappings, with others between them that are not counted */
+    struct gq_entry mapping, mapped;
+    for (uint64_t at = address; at - address < bytes;) {
+        uint64_t length = 2ull << 20;
+        if (gq_table_take(&state->table, gq_key(GQ_MAPPING, at), &mapping) &&
+            gq_table_take(&state->table, gq_key(GQ_MAPPED, at), &mapped)) {
+            count(state, mapped.value, -1);
+            length = (uint64_t)gq_units_of(&mapping) << GQ_UNIT_SHIFT;
+        }
+        at += length;
+    }
+}
+
 GQ_EXPORT CUresult cuMemCreate(CUhandle *handle, size_t bytes, const CUalloc_head *wanted,
                                unsigned long long flags) {
     struct gq_state *state = gq_open();
@@ -38,19 +79,10 @@ GQ_EXPORT CUresult cuMemCreate(CUhandle *handle, size_t bytes, const CUalloc_hea
 GQ_EXPORT CUresult cuMemRelease(CUhandle handle) {
     struct gq_state *state = gq_open();
     struct gq_entry entry;
-    uint64_t key = gq_key(GQ_HANDLE, handle);
     /* given up first: afterwards the same handle may be somebody's new one */
-    int left = state ? gq_table_refer(&state->table, key, -1, &entry) : -1;
+    int left = state ? gq_handle_leave(state, handle, &entry) : -1;
     CUresult result = GQ_CALL(GQ_cuMemRelease_cuMemRelease_at, (CUhandle), handle);
-    if (left < 0) return result;
-    if (result == CUDA_SUCCESS) {
-        if (left == 0) gq_adjust(state, gq_gpu_of(&entry), -gq_units_of(&entry));
-    } else if (left > 0) {
-        gq_table_refer(&state->table, key, 1, &entry);
-    } else {
-        gq_note(state, gq_make(GQ_HANDLE, handle, (uint64_t)gq_units_of(&entry),
-                                            gq_gpu_of(&entry), 1));
-    }
+    if (left >= 0) gq_handle_left(state, handle, left, &entry, result == CUDA_SUCCESS);
     return result;
 }
 
@@ -60,32 +92,14 @@ GQ_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CU
                               (CUdeviceptr, size_t, size_t, CUhandle, unsigned long long), address,
                               bytes, offset, handle, flags);
     struct gq_state *state = gq_open();
-    struct gq_entry entry;
-    if (result == CUDA_SUCCESS && state != NULL &&
-        gq_table_refer(&state->table, gq_key(GQ_HANDLE, handle), 1, &entry) > 0) {
-        struct gq_entry mapped = {gq_key(GQ_MAPPED, address), handle};
-        gq_note(state, mapped);
-        /* no longer than what its handle has, so that it fits */
-        gq_note(state, gq_make(GQ_MAPPING, address, bytes >> GQ_UNIT_SHIFT, 0, 0));
-    }
+    if (result == CUDA_SUCCESS && state != NULL) gq_mapped(state, address, bytes, handle);
     return result;
 }
 
 GQ_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     CUresult result = GQ_CALL(GQ_cuMemUnmap_cuMemUnmap_at, (CUdeviceptr, size_t), address, bytes);
     struct gq_state *state = gq_open();
-    if (result != CUDA_SUCCESS || state == NULL) return result;
-    /* one call may cover many mappings, with others between them that are not counted */
-    struct gq_entry mapping, mapped;
-    for (CUdeviceptr at = address; at - address < bytes;) {
-        uint64_t length = 2ull << 20;
-        if (gq_table_take(&state->table, gq_key(GQ_MAPPING, at), &mapping) &&
-            gq_table_take(&state->table, gq_key(GQ_MAPPED, at), &mapped)) {
-            count(state, mapped.value, -1);
-            length = (uint64_t)gq_units_of(&mapping) << GQ_UNIT_SHIFT;
-        }
-        at += length;
-    }
+    if (result == CUDA_SUCCESS && state != NULL) gq_unmapped(state, address, bytes);
     return result;
 }
 
