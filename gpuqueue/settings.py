@@ -190,11 +190,11 @@ class Settings(HasTraits):
     )
     kernel_shares = Enum(
         ["asked", "late", "all"],
-        default_value="asked",
-        help="Which notebook kernels hold a share of a GPU. asked: those that ask for one, by "
-        "their kernelspec, their notebook's metadata, %gpu share or %gpu attach; all others are "
-        "left as they are. late: the others start without a GPU, and get a share at their first "
-        "use of one. all: every Python kernel starts with a share.",
+        default_value="late",
+        help="Which notebook kernels hold a share of a GPU. late: those that ask for one, by "
+        "their kernelspec, their notebook's metadata, %gpu share or %gpu attach, from their start "
+        "on; all other Python kernels get one at their first use of a GPU. asked: the others are "
+        "left as they are. all: every Python kernel starts with a share.",
     )
     kernel_share = Union(
         [Unicode(), Float()],
