@@ -82,9 +82,12 @@ def paused_words(where: Sequence[tuple[int, Sequence[Job]]]) -> str:
 
 
 def lent_words(job: Job, where: Sequence[tuple[int, Sequence[Job]]]) -> str:
-    """Whose compute a borrower has: ``runs on compute that notebook a.ipynb lends on GPU 0``."""
+    """Whose compute a borrower has: ``runs on compute that notebook a.ipynb lends on GPU 0``.
+
+    Nothing of a notebook that has borrowed.
+    """
     if job.kind is JobKind.KERNEL:
-        return "computes when other notebooks on its GPU do not"
+        return ""  # it is in order, and a notebook is told only of what it waits for
     clauses = [
         f"{_who(jobs)} lend{'s' if len(jobs) == 1 else ''} on GPU {index}" for index, jobs in where
     ]

@@ -364,7 +364,8 @@ def test_more_notebooks_than_compute_take_turns(client: LocalClient, home: Home)
     assert record.reason == (
         "paused: notebooks a.ipynb, b.ipynb, c.ipynb and e.ipynb compute on GPU 0"
     )
-    assert client.job(juniors[0].job).state is JobState.RUNNING
+    senior = client.job(juniors[0].job)
+    assert (senior.state, senior.reason) == (JobState.RUNNING, "")
     check_books(client)
     made[0].tell(client, busy=False)
     until_state(client, juniors[1].job, JobState.RUNNING)

@@ -13,7 +13,7 @@ import { S } from './strings.mjs';
 const SOON = 300;
 const AGAIN = 5000;
 const ASK = '/status?limit=200&recent=0&match=.ipynb';
-const KINDS = ['mode', 'frozen', 'continued', 'parked', 'unparked', 'restarted', 'many'];
+const KINDS = ['mode', 'frozen', 'paused', 'continued', 'parked', 'unparked', 'restarted', 'many'];
 /** Events after which a notebook's kernel may stand otherwise to free mode. */
 
 /**
