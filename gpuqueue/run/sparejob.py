@@ -34,7 +34,7 @@ from gpuqueue.run.sparekernel import become, end_orderly, finish_in_fork
 __all__ = ["Image", "in_child", "lines_of", "start_runner", "try_kernel"]
 
 _PATIENCE = 15.0
-_LEAVING = 0.03
+_LEAVING = 0.1
 """Seconds within which a kernel is gone, as a rule, after its payload."""
 _HELD_BACK = {signal.SIGTERM, signal.SIGINT}
 

@@ -53,8 +53,8 @@ SOON = 64 << 20
 
 _CALLED = (types.ModuleType, types.FunctionType, type)
 """Kinds that the loading of others may call."""
-_SET = b"\x8f\x94"
-"""Begins a set in a pickle."""
+_SET = b"\x8f\x94("
+"""Begins a set that is not empty in a pickle."""
 _ORDERS = "<orders>"
 CHANGE = "<change "
 """Begins the name of what an object that the receiver has is to become: ``<change 12>``."""
