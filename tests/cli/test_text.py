@@ -184,7 +184,7 @@ def test_all_about_a_job():
         },
         "submitted": NOW - 60, "started": NOW - 50, "ended": NOW - 10, "returncode": 7,
         "reason": "exit code 7", "attempt": 1, "pid": None, "key": None, "retry_of": 9,
-        "peak": 7 * GIB, "learned_memory": None, "lacked": None, "excess": GIB,
+        "peak": 7 * GIB, "learned": None, "learned_memory": None, "lacked": None, "excess": GIB,
         "frozen": 0.0, "frozen_at": None,
         "placement": {
             "grants": [{"gpu": "FAKE-0", "compute": 250, "memory": 6 * GIB, "whole": False}],
