@@ -213,6 +213,38 @@ class Settings(HasTraits):
         help="Seconds that the start of a notebook kernel waits for an answer about its share; "
         "then the start is refused.",
     )
+    kernel_overcommit = Float(
+        1.0,
+        min=1.0,
+        max=16.0,
+        help="How many times the compute of a GPU notebook kernels may hold together, such as 2. "
+        "Those beyond once borrow it from the others, which are idle most of the time: where more "
+        "compute at once than the GPU can bear, the cells of the newest stand still until there is "
+        "room. Memory is never given twice.",
+    )
+    lend = Enum(
+        ["all", "preemptible", "off"],
+        default_value="all",
+        help="Who may use the compute of notebook kernels that hold a share and idle, where there "
+        "is no room otherwise: all jobs, only those that are preemptible, or none (off). As soon "
+        "as a cell runs in the notebook they stand still.",
+    )
+    lend_after = Float(
+        60.0,
+        min=1.0,
+        help="Seconds without a cell after which a notebook kernel lends its compute.",
+    )
+    lend_again = Float(
+        5.0,
+        min=0,
+        help="Seconds without a cell after which jobs go on that stood still for it.",
+    )
+    lend_patience = Float(
+        300.0,
+        min=0,
+        help="Seconds that a job stands still for a notebook until it is put back into the queue, "
+        "if it can be run again and would start at once elsewhere.",
+    )
     cell_text_limit = Union(
         [Unicode(), Int()],
         default_value="4M",

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,10 @@ class Admission:
             client = LocalClient(find_home())
             client.store.patience = _PATIENCE
             try:
-                return self._prepare(client, held, given_up)
+                found = self._prepare(client, held, given_up)
+                # so that it tells of its cells, and lends while none runs
+                tells = found.lease is not None and self._has_hook()
+                return replace(found, hook=found.hook or tells)
             finally:
                 client.close()
         except (NoShare, InvalidRequest):
