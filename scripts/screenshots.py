@@ -263,6 +263,9 @@ def of_the_page(browser: Any, machine: Machine, jobs: dict[str, int]) -> None:
     """Pictures of the page by itself, light and dark."""
     for scheme in ("light", "dark"):
         page = open_page(browser, machine, (1200, 800), scheme)
+        page.locator(".gq-usage summary").click()
+        page.get_by_role("combobox", name="By").select_option("tag")
+        page.get_by_role("table", name="by name").wait_for()
         shoot(page, f"page-{scheme}-wide")
         page.set_viewport_size({"width": 420, "height": 900})
         shoot(page, f"page-{scheme}-narrow")

@@ -25,12 +25,12 @@ from gpuqueue.control.autofree import (
     rules_of,
 )
 from gpuqueue.control.evicting import BROKEN, EVICT, FREE, Evictor
-from gpuqueue.control.idling import Idlers
 from gpuqueue.control.kernels import idles
 from gpuqueue.control.machine import Machine
 from gpuqueue.control.outcome import Outcome
 from gpuqueue.control.parking import Parking, Return
 from gpuqueue.control.runners import are_still, go_on, keep_still
+from gpuqueue.control.tidying import Idlers
 from gpuqueue.control.turn import Turn, unfrozen
 from gpuqueue.model import (
     ACTIVE,

@@ -1,60 +1,149 @@
-"""Notebooks' kernels that idle while the person has the GPUs are to hold as little as possible.
-
-Nothing is lost and nothing is stopped. A kernel is asked to empty the caches of its libraries,
-which it does between cells; then its GPU memory is moved to the host, where that was seen to work.
-From then on its calls of CUDA wait until the memory is back; all else in it goes on.
-"""
+"""Which notebooks that hold a share compute nothing, and since when."""
 
 from __future__ import annotations
 
-import time
-from math import inf
+from collections.abc import Collection, Iterable, Mapping
 
-from gpuqueue.control.parking import Parking
-from gpuqueue.control.turn import Turn
-from gpuqueue.model import Job, ProcessId
+from gpuqueue.control.machine import IDLE, Machine
+from gpuqueue.model import ACTIVE, Job, JobKind, JobState, Reading
 from gpuqueue.paths import Home
-from gpuqueue.run.kernelshare import ask_to_tidy
+from gpuqueue.run.kernelshare import activity, is_coming_up, is_restarting, mark_lending
+from gpuqueue.settings import Settings
+from gpuqueue.store import Store
 
-__all__ = ["Idlers"]
+__all__ = ["Idling"]
 
-_Key = tuple[int, ProcessId]
+_COMING_UP = 10.0
+"""Seconds in which a notebook that has borrowed and has told nothing yet is let come up."""
+_AT_WORK = 5
+"""Per cent of a GPU's time from which on somebody computes there."""
 
-_TIDYING = 0.5
-"""Seconds that a kernel has to empty its caches: what it empties need not be copied."""
+Key = tuple[int, int]
+"""A job and its attempt."""
 
 
-class Idlers:
-    """What it remembers is only whom it has asked and moved since the GPUs were taken."""
+class Idling:
+    """Goes by what kernels tell of their cells, and by the GPUs where the driver tells of those.
 
-    def __init__(self, home: Home, parking: Parking) -> None:
+    A kernel that does not tell counts as one that computes. What is remembered here is only what
+    was seen; a lead that begins sees it anew.
+    """
+
+    def __init__(self, home: Home, store: Store) -> None:
         self._home = home
-        self._parking = parking
-        self._since: dict[_Key, float] = {}
-        self._settled: set[_Key] = set()
+        self._store = store
+        self._idle: dict[Key, float] = {}
+        self._written: dict[Key, float] = {}
+        self._worked: dict[Key, float] = {}
+        self._marked: set[Key] = set()
+        self._told: dict[str, float] | None = None
 
-    def forget(self) -> None:
-        """The queue has the GPUs again."""
-        self._since.clear()
-        self._settled.clear()
+    @property
+    def since(self) -> dict[int, float]:
+        """The notebooks that have rested for a while, and since when (seconds since the epoch)."""
+        return {key[0]: self._idle[key] for key in self._marked if key in self._idle}
 
-    def see_to(self, turn: Turn, job: Job) -> bool:
-        """Go a step further with an idle kernel; whether it may still let go of something."""
-        if job.process is None:
+    def look(
+        self,
+        jobs: Mapping[int, Job],
+        machine: Machine,
+        settings: Settings,
+        now: float,
+        *,
+        tick: bool,
+    ) -> None:
+        """See who idles: all of them once a second, at other times those that may be lending."""
+        some = jobs.values() if tick else [jobs[id_] for id_, _ in self._marked if id_ in jobs]
+        kernels = {
+            (job.id, job.attempt): job
+            for job in some
+            if job.kind is JobKind.KERNEL and job.state in ACTIVE and job.uses_gpu
+        }
+        if tick and kernels:
+            self._watch_gpus(kernels, jobs.values(), machine, now)
+        for key, job in kernels.items():
+            self._see(key, job, now)
+            self._mark(key, job, now, settings.lend_again)
+        if tick:
+            self._marked &= kernels.keys()
+            for known in (self._idle, self._written, self._worked):
+                for key in known.keys() - kernels.keys():
+                    del known[key]
+            self._tell()
+
+    def _see(self, key: Key, job: Job, now: float) -> None:
+        since = self._since(key, job, now)
+        if since is None:
+            self._idle.pop(key, None)
+        else:
+            self._idle[key] = max(since, self._worked.get(key, 0.0))
+
+    def _since(self, key: Key, job: Job, now: float) -> float | None:
+        """Since when no cell runs; None while one does, and where nobody knows."""
+        folder = self._home.attempt(*key)
+        busy, written = activity(folder)
+        if busy is None:
+            young = job.started is not None and now - job.started < _COMING_UP
+            young = young or is_coming_up(folder, job.started, _COMING_UP)
+            # one that has borrowed its compute needs to come up before it can tell
+            return 0.0 if job.borrows and young else None
+        if busy or written is None or is_restarting(folder):
+            return None
+        if self._written.get(key) == written and key in self._idle:
+            return min(self._idle[key], now)  # whatever the clock was set to meanwhile
+        self._written[key] = written
+        return min(written, now)
+
+    def _mark(self, key: Key, job: Job, now: float, patience: float) -> None:
+        """Have a notebook ring as its next cell begins, once it may lend; it is seen again then.
+
+        A cell that begins in between is seen so, or has seen the mark and rings.
+        """
+        lends = key in self._idle and now - self._idle[key] >= patience
+        if lends and key not in self._marked:
+            mark_lending(self._home.attempt(*key), lends=True)
+            self._marked.add(key)
+            self._see(key, job, now)
+            lends = key in self._idle
+        if not lends and key in self._marked:
+            self._marked.discard(key)
+            mark_lending(self._home.attempt(*key), lends=False)
+
+    # -- the GPUs ----------------------------------------------------------------------------
+
+    def _watch_gpus(
+        self, kernels: Mapping[Key, Job], jobs: Iterable[Job], machine: Machine, now: float
+    ) -> None:
+        """Note which notebooks use a GPU whether or not a cell runs, where that can be known."""
+        users = machine.users or {}
+        still = [job.id for job in jobs if job.state is JobState.FROZEN]
+        calm = {pid for job in still for pid in users.get(job, ())}
+        for reading in machine.readings:
+            pids = {process.pid for process in reading.processes}
+            there = {key: users[key[0]] & pids for key in kernels if users.get(key[0])}
+            there = {key: own for key, own in there.items() if own}
+            at_work = {process.pid for process in reading.processes if process.utilization}
+            for key, own in there.items():
+                if own & at_work or self._must_be(there, pids - calm, reading):
+                    self._worked[key] = now
+
+    def _must_be(
+        self, there: Mapping[Key, Collection[int]], pids: set[int], reading: Reading
+    ) -> bool:
+        """Whether what a GPU does can only be the work of notebooks in which no cell runs."""
+        if (reading.utilization or 0) < _AT_WORK:
             return False
-        key = (job.id, job.process)
-        if key in self._settled:
+        if any(process.utilization is not None for process in reading.processes):
+            return False  # the driver tells who it is
+        if pids - {pid for own in there.values() for pid in own}:
             return False
-        now = time.monotonic()
-        if key not in self._since:
-            hears = ask_to_tidy(self._home.attempt(job.id, job.attempt))
-            self._since[key] = now if hears else -inf
-        if now - self._since[key] < _TIDYING:
-            return True
-        words = self._parking.move(job)
-        if words is None:
-            return True
-        self._settled.add(key)
-        if self._parking.is_out(job):
-            turn.move(job, "parked", reason=words.removeprefix("; "))
-        return False
+        return all(activity(self._home.attempt(*key))[0] is False for key in there)
+
+    def _tell(self) -> None:
+        """Publish who rests, for clients plan with it, too."""
+        told = {str(job): since for job, since in sorted(self.since.items())}
+        if self._told is None:
+            self._told = self._store.fact(IDLE) or {}
+        if told != self._told:
+            self._store.set_fact(IDLE, told)
+            self._told = told

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 FILES = Path(__file__).parents[2] / "widgets" / "panel"
+EXTENSION = Path(__file__).parents[2] / "jupyter_ext" / "labextension"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
@@ -72,6 +73,17 @@ def site(page: Any) -> Any:
     page.route(f"{SITE}**", answer)
     page.goto(SITE)
     return page
+
+
+def as_installed(folder: Path) -> dict[str, str]:
+    """This checkout's panel as it is installed, and the environment in which JupyterLab finds it.
+
+    Without that it would be the one that was there when the package was installed.
+    """
+    there = folder / "labextensions" / "jupyter-gpuqueue"
+    shutil.copytree(EXTENSION, there)
+    shutil.copytree(FILES, there / "static" / "panel")
+    return {"JUPYTER_PATH": str(folder)}
 
 
 def in_lab(page: Any) -> Any:

@@ -14,7 +14,7 @@ import pytest
 from conftest import clean_up, until
 from lab_server import TOKEN, Server, jupyter, server
 from panel_browser import *  # noqa: F403
-from panel_browser import watched
+from panel_browser import as_installed, watched
 
 from gpuqueue import paths
 from gpuqueue.paths import Home, find_home
@@ -56,9 +56,9 @@ def shared(place: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         ]
         notebook = {"nbformat": 4, "nbformat_minor": 5, "metadata": KERNEL, "cells": cells}
         (work / f"{name}.ipynb").write_text(json.dumps(notebook))
-    with server(
-        place, work, *jupyter("lab", "--LabApp.news_url=None", base=BASE), base=BASE
-    ) as made:
+    command = jupyter("lab", "--LabApp.news_url=None", base=BASE)
+    env = as_installed(tmp_path_factory.mktemp("data"))
+    with server(place, work, *command, base=BASE, env=env) as made:
         yield made
 
 
@@ -103,12 +103,12 @@ def opened(browser: Any, lab: Server) -> Iterator[Opened]:
     assert not any(problems)
 
 
-def appears(what: Any) -> bool:
+def appears(what: Any, seconds: float = 4) -> bool:
     """Whether it is there within a moment."""
     from playwright.sync_api import TimeoutError as Late
 
     try:
-        what.first.wait_for(timeout=4000)
+        what.first.wait_for(timeout=seconds * 1000)
     except Late:
         return False
     return True
@@ -133,7 +133,9 @@ def in_cell(page: Any) -> Any:
             page.keyboard.press("Escape")
         cell.locator(".jp-InputArea-editor").click()
         page.keyboard.press("Shift+Enter")
-        return appears(prompt.filter(has_text=re.compile(r"\[\d+\]")))
+        # one that is slow is not run twice: it would queue its job twice
+        runs = appears(prompt.filter(has_text=re.compile(r"\[(\d+|\*)\]")))
+        return runs and appears(prompt.filter(has_text=re.compile(r"\[\d+\]")), 60)
 
     until(begun, what="the cell runs")
     shown = page.locator(".gq-incell")

@@ -7,7 +7,6 @@ store's books must say the same.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 from conftest import until
 from lab_server import TOKEN, Server, jupyter, server
 from panel_browser import *  # noqa: F403
-from panel_browser import FILES, in_lab, picture, watched
+from panel_browser import as_installed, in_lab, picture, watched
 
 from gpuqueue.client import LocalClient
 from gpuqueue.model import ACTIVE, Job, JobKind, JobState
@@ -25,7 +24,6 @@ from gpuqueue.paths import Home
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 BASE = "/user/ann%40lab/x%20y/"
-EXTENSION = Path(__file__).parents[2] / "jupyter_ext" / "labextension"
 SLEEP = ["sleep", "600"]
 
 
@@ -37,11 +35,8 @@ def one_gpu(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def made(home: Home, tmp_path: Path) -> Iterator[Server]:
     """JupyterLab with this checkout's panel in its sidebar."""
-    there = tmp_path / "data" / "labextensions" / "jupyter-gpuqueue"
-    shutil.copytree(EXTENSION, there)
-    shutil.copytree(FILES, there / "static" / "panel")
     command = jupyter("lab", "--LabApp.news_url=None", base=BASE)
-    env = {"JUPYTER_PATH": str(tmp_path / "data")}
+    env = as_installed(tmp_path / "data")
     with server(home, tmp_path / "work", *command, base=BASE, env=env) as found:
         yield found
 
@@ -240,6 +235,8 @@ def test_the_notebook_that_is_open_chooses_its_share(
     browser: Any, made: Server, client: LocalClient
 ) -> None:
     notebook(made, "mine.ipynb")
+    seldom = {"raw": json.dumps({"refresh": 600})}
+    assert made.ask("PUT", "lab/api/settings/jupyter-gpuqueue:panel", seldom)[0] == 204
     shown = watched(browser.new_page(viewport={"width": 1200, "height": 900}))
     shown.set_default_timeout(60_000)
     shown.goto(f"{made.url}lab/tree/mine.ipynb?reset&token={TOKEN}")
@@ -261,5 +258,13 @@ def test_the_notebook_that_is_open_chooses_its_share(
     assert row.get_attribute("aria-current") == "true"
     assert section.get_by_text("no share", exact=True).count() == 0
     picture(shown, "notebooks-lab")
+    # the panel looks by itself once in ten minutes here: it must have heard of the cell
+    asked = talk(made, kernel["id"])
+    flag = made.folder / "go on"
+    asked.execute(f"import os, time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.05)")
+    row.get_by_text("busy", exact=True).wait_for()
+    flag.touch()
+    row.get_by_text("idle for").wait_for()
+    asked.stop_channels()
     assert not [problem for problem in shown.problems if "gpuqueue" in problem]
     shown.close()

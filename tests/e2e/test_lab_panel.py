@@ -110,9 +110,9 @@ def test_a_jobs_own_card_follows_it(lab: Server, opened: Opened) -> None:
     page = opened("lab/tree/card.ipynb?reset")
     card = in_cell(page)
     card.locator(".gq-state", has_text="running").wait_for(timeout=60_000)
-    assert "carded" in card.inner_text()
-    (job,) = lab.api("GET", "status")["running"]
-    lab.api("POST", f"jobs/{job['id']}/cancel")
+    number, name = card.locator(".gq-title").inner_text().split()
+    assert name == "carded"
+    lab.api("POST", f"jobs/{number}/cancel")
     card.locator(".gq-state", has_text="cancelled").wait_for(timeout=10_000)
 
 
@@ -265,8 +265,9 @@ def test_a_command_is_queued_from_the_form(lab: Server, opened: Opened) -> None:
 
 def test_what_a_job_came_from_is_opened(lab: Server, opened: Opened) -> None:
     page = opened("lab/tree/card.ipynb?reset")
-    in_cell(page).locator(".gq-state", has_text="running").wait_for(timeout=60_000)
-    (job,) = lab.api("GET", "status")["running"]
+    card = in_cell(page)
+    card.locator(".gq-state", has_text="running").wait_for(timeout=60_000)
+    job = lab.api("GET", f"jobs/{card.locator('.gq-title').inner_text().split()[0]}")
     assert job["origin"]["path"].endswith("/card.ipynb")
     alone = on_page(opened)
     alone.locator(f"[data-job='{job['id']}'] .gq-open").first.click()
