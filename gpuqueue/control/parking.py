@@ -92,6 +92,7 @@ class Parking:
         self._out: dict[Key, _Way] = {}
         self._back: dict[Key, _Way] = {}
         self._parked: dict[Key, Parked] = {}
+        self._came: dict[Key, tuple[float, Parked]] = {}
         self._looked: set[Key] = set()
         self._read_again = 0.0
 
@@ -102,9 +103,9 @@ class Parking:
         here = {(job.id, job.attempt) for job in jobs.values() if job.state in ACTIVE}
         for gone in self._parked.keys() - here:
             del self._parked[gone]
-        for ways in (self._out, self._back):
-            for gone in ways.keys() - here:
-                del ways[gone]
+        for known in (self._out, self._back, self._came):
+            for gone in known.keys() - here:
+                del known[gone]
         self._looked &= here
 
     def is_out(self, job: Job) -> bool:
@@ -161,6 +162,8 @@ class Parking:
             return problem or _ELSEWHERE
         by_gpu, pids = self._seen_of(job.process.pid, whole=job.kind is JobKind.KERNEL)
         processes = [process for pid in pids if (process := identify(pid)) is not None]
+        if not processes and (came := self._just_came(job)) is not None:
+            by_gpu, processes = dict(came.memory), [came.process]
         if not processes:
             return ""
         if len(processes) > 1:
@@ -173,6 +176,12 @@ class Parking:
             free_now = format_bytes(max(0, free - moving))
             return f"{format_bytes(need)}, and {free_now} of the machine's memory are free"
         return Parked(processes[0], by_gpu)
+
+    def _just_came(self, job: Job) -> Parked | None:
+        """What came back a moment ago, which the readings do not show yet."""
+        at, parked = self._came.get((job.id, job.attempt), (-inf, None))
+        fresh = parked is not None and time.monotonic() - at < _LAG
+        return parked if fresh and parked is not None and alive(parked.process) else None
 
     def _seen_of(self, runner: int, *, whole: bool) -> tuple[dict[str, int], set[int]]:
         """Bytes of each GPU that processes below a runner hold, and their pids.
@@ -260,6 +269,7 @@ class Parking:
         if way.busy:
             return Return.UNDER_WAY, ""
         if way.well:
+            self._came[key] = time.monotonic(), self._parked[key]
             del self._back[key], self._parked[key]
             return Return.BACK, ""
         if way.failures >= _MOST:

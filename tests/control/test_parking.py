@@ -420,6 +420,24 @@ def test_a_way_back_that_fails_once(place, stub):
     assert not place.parking.any_out
 
 
+@pytest.mark.parametrize("lag", [3600.0, 0.0])
+def test_what_came_back_a_moment_ago_is_moved_again_without_a_reading(
+    place, stub, monkeypatch, lag
+):
+    pid = place.pids[0]
+    place.see((pid, GIB))
+    moved(place)
+    place.see()
+    assert brought(place)[0] is Return.BACK
+    monkeypatch.setattr(module, "_LAG", lag)
+    if not lag:  # the readings have had time to follow: it holds nothing
+        assert refused(place) == ""
+        return
+    monkeypatch.setattr(place.parking, "_left", lambda _: {})  # else it waits for them so long
+    assert moved(place) == "; 1G of its GPU memory are on the host"
+    assert stub.done(pid) == [*OUT, *BACK, *OUT]
+
+
 def test_one_that_is_killed_on_the_host(place, stub):
     place.see((place.pids[0], GIB))
     moved(place)

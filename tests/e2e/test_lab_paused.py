@@ -59,7 +59,8 @@ def page(browser: Any, made: Server) -> Iterator[Any]:
     places = {"lab": "lab/tree/a%20b.ipynb?reset&", "notebook": "notebooks/a%20b.ipynb?"}
     shown.goto(f"{made.url}{places[made.application]}token={TOKEN}")  # type: ignore[attr-defined]
     yield shown
-    assert shown.problems == []
+    # a page that is left while its kernel stands still gives up what it has asked the kernel
+    assert [words for words in shown.problems if "Canceled future" not in words] == []
     shown.close()
 
 
