@@ -147,7 +147,7 @@ def measure(jobs: int, rounds: int, save: float) -> dict[str, float]:
             job.cancel()
         for job in bench.jobs:
             job.wait()
-        _stop(bench.client)
+        stop_lead(bench.client)
         shutil.rmtree(folder, ignore_errors=True)
     soft, back = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     found: dict[str, float] = {"jobs": jobs, "rounds": rounds, "save": save}
@@ -162,7 +162,8 @@ def _attempt(folder: Path) -> Path:
     return attempt
 
 
-def _stop(client: Any) -> None:
+def stop_lead(client: Any) -> None:
+    """End the controller in the background."""
     import signal
 
     from gpuqueue.model import ProcessId

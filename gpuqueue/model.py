@@ -26,6 +26,7 @@ __all__ = [
     "Job",
     "JobKind",
     "JobState",
+    "Loan",
     "Mode",
     "ModeName",
     "Origin",
@@ -183,6 +184,27 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
+class Loan:
+    """How a job's compute is lent, or is itself only lent to it (``gpuqueue.plan.lend``).
+
+    Attributes
+    ----------
+    borrows
+        It runs on compute that notebooks lend while they idle, and stands still where they compute.
+    away
+        What others have of its compute now, by GPU, in thousandths: of a notebook what it lends, of
+        a borrower that stands still all that it has.
+    """
+
+    borrows: bool = False
+    away: tuple[tuple[str, int], ...] = ()
+
+    def on(self, gpu: str) -> int:
+        """What is away on one GPU."""
+        return dict(self.away).get(gpu, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessId:
     """One process for all time: a pid alone may be given to a stranger.
 
@@ -215,7 +237,8 @@ class Job:
 
     ``asked`` is ``cancel`` from the moment that a running job has been asked to end; ``evict``
     where it is to make room for another and go back into the queue, ``free`` where it is to do so
-    for the person at the machine.
+    for the person at the machine; ``pause`` where it stands still because a notebook computes that
+    had lent it compute.
     ``frozen`` is how many seconds of its latest attempt it was frozen for, up to ``frozen_at``,
     since when it is frozen now (seconds since the epoch; None if it is not).
     ``expected`` and ``latest`` are the scheduler's promise: its start in queue order when it was
@@ -229,7 +252,8 @@ class Job:
 
     ``resized`` is what it was resized to since it started: its placement has that size, and
     ``request`` what it had asked for until it has to wait again. ``hold`` tells how far its latest
-    start is held to its share; None where that is not known.
+    start is held to its share; None where that is not known. ``loan`` is about compute that
+    notebooks lend; None where it neither lends nor borrows any.
     """
 
     id: int
@@ -264,6 +288,12 @@ class Job:
     frozen_at: float | None = None
     resized: Size | None = None
     hold: Hold | None = None
+    loan: Loan | None = None
+
+    @property
+    def borrows(self) -> bool:
+        """Whether its compute is lent to it."""
+        return self.loan is not None and self.loan.borrows
 
     @property
     def wants(self) -> Request:
@@ -344,10 +374,15 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process that holds memory on a GPU; ``memory`` in bytes, None where not told."""
+    """A process that holds memory on a GPU; ``memory`` in bytes, None where not told.
+
+    ``utilization`` is the per cent of the GPU's time in which it computed lately; None where not
+    told.
+    """
 
     pid: int
     memory: int | None
+    utilization: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,11 +190,11 @@ class Settings(HasTraits):
     )
     kernel_shares = Enum(
         ["asked", "late", "all"],
-        default_value="asked",
-        help="Which notebook kernels hold a share of a GPU. asked: those that ask for one, by "
-        "their kernelspec, their notebook's metadata, %gpu share or %gpu attach; all others are "
-        "left as they are. late: the others start without a GPU, and get a share at their first "
-        "use of one. all: every Python kernel starts with a share.",
+        default_value="late",
+        help="Which notebook kernels hold a share of a GPU. late: those that ask for one, by "
+        "their kernelspec, their notebook's metadata, %gpu share or %gpu attach, from their start "
+        "on; all other Python kernels get one at their first use of a GPU. asked: the others are "
+        "left as they are. all: every Python kernel starts with a share.",
     )
     kernel_share = Union(
         [Unicode(), Float()],
@@ -212,6 +212,38 @@ class Settings(HasTraits):
         max=10.0,
         help="Seconds that the start of a notebook kernel waits for an answer about its share; "
         "then the start is refused.",
+    )
+    kernel_overcommit = Float(
+        1.0,
+        min=1.0,
+        max=16.0,
+        help="How many times the compute of a GPU notebook kernels may hold together, such as 2. "
+        "Those beyond once borrow it from the others, which are idle most of the time: where more "
+        "compute at once than the GPU can bear, the cells of the newest stand still until there is "
+        "room. Memory is never given twice.",
+    )
+    lend = Enum(
+        ["all", "preemptible", "off"],
+        default_value="all",
+        help="Who may use the compute of notebook kernels that hold a share and idle, where there "
+        "is no room otherwise: all jobs, only those that are preemptible, or none (off). As soon "
+        "as a cell runs in the notebook they stand still.",
+    )
+    lend_after = Float(
+        60.0,
+        min=1.0,
+        help="Seconds without a cell after which a notebook kernel lends its compute.",
+    )
+    lend_again = Float(
+        5.0,
+        min=0,
+        help="Seconds without a cell after which jobs go on that stood still for it.",
+    )
+    lend_patience = Float(
+        300.0,
+        min=0,
+        help="Seconds that a job stands still for a notebook until it is put back into the queue, "
+        "if it can be run again and would start at once elsewhere.",
     )
     cell_text_limit = Union(
         [Unicode(), Int()],

@@ -42,10 +42,14 @@ def cards(
     the GPUs, which takes seconds.
     """
     from gpuqueue.client.cards import cards as found
+    from gpuqueue.client.moving import moving
+    from gpuqueue.paths import find_home
 
     made, problem = found()
+    moved = moving(find_home())
     if as_json:
-        say_json({"schema": 1, "problem": problem, "cards": [card.to_dict() for card in made]})
+        told = {"problem": problem, "cards": [card.to_dict() for card in made]}
+        say_json({"schema": 1, **told, "moving": moved and moved.to_dict()})
         return
     if not made:
         tell(f"there are no GPUs: {problem or 'the settings leave none'}")
@@ -53,6 +57,9 @@ def cards(
     for card in made:
         for line in card_text(card, long=long):
             typer.echo(line)
+    if moved is not None:
+        typer.echo(f"GPU memory of frozen jobs, to the host: {moved.standing}")
+        typer.echo(f"{_REST}{moved.words}")
     if long:
         typer.echo("")
         for sentence in _LONG:

@@ -52,6 +52,17 @@ def simulate(  # noqa: PLR0917 - the first of its options may be given by place
     days: Annotated[
         float, typer.Option(min=0, help="How far back the history goes; 0 is all of it.")
     ] = 7.0,
+    notebooks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NxSHARE[:MEM]",
+            help="Notebooks that hold shares all the time, such as 16x0.25 or 16x0.25:5G.",
+        ),
+    ] = None,
+    busy: Annotated[
+        float, typer.Option(help="The part of the time in which a cell runs in each of them.")
+    ] = 0.05,
+    seed: Annotated[int, typer.Option(help="By what their cells are drawn.")] = 1,
     starts: Annotated[
         Path | None, typer.Option(help="Write what was decided: id,start,cards as CSV.")
     ] = None,
@@ -64,6 +75,8 @@ def simulate(  # noqa: PLR0917 - the first of its options may be given by place
 
     from gpuqueue.errors import InvalidRequest
     from gpuqueue.simulate.engine import Estimates, replay
+    from gpuqueue.simulate.lending import beside, fitting
+    from gpuqueue.simulate.notebooks import Habits, kernels_of
     from gpuqueue.simulate.report import measure, picture, write_starts
     from gpuqueue.simulate.trace import preempting, read_trace, scaled_to_load
 
@@ -77,18 +90,29 @@ def simulate(  # noqa: PLR0917 - the first of its options may be given by place
     jobs = _history(days) if own else read_trace(Path(trace), len(machine))
     if not jobs:
         raise InvalidRequest("trace", "no job of this machine ended in that time; see --days")
+    policy = _policy(settings, machine, unbounded=not own and not _sets(change or [], "slots"))
+    kernels = kernels_of(notebooks, machine, policy) if notebooks is not None else []
+    possible = fitting(jobs, kernels, machine, policy)
+    too_large, jobs = len(jobs) - len(possible), possible
     if load is not None:
         jobs = scaled_to_load(jobs, len(machine), load)
-    policy = _policy(settings, machine, unbounded=not own and not _sets(change or [], "slots"))
     if preemptible is not None:
         jobs = preempting(jobs, preemptible)
         policy = replace(policy, checkpoint=checkpoint)
-    outcome = replay(jobs, machine, policy, mode)
+    lent: dict[str, Any] = {}
+    if kernels:
+        habits = Habits(busy, seed)
+        outcome, figures = beside(jobs, kernels, machine, policy, habits, estimates=mode)
+        lent = {"without_room": too_large, **figures.told()}
+    else:
+        outcome = replay(jobs, machine, policy, mode)
     if starts is not None:
         write_starts(starts, outcome)
     if plot is not None:
         plot.write_text(picture(outcome, len(machine)), encoding="utf-8")
     found = measure(jobs, outcome, len(machine))
+    if lent:
+        found = {name: found.get(name) for name in _BESIDE} | lent
     typer.echo(json.dumps(found) if as_json else _table(found))
 
 
@@ -177,7 +201,22 @@ _WORDS = {
     "promises_broken": "promises broken",
     "longest_queue": "longest queue",
     "ms_per_decision": "ms per decision",
+    "without_room": "left out, for a GPU of their own",
+    "idle_used": "of the idle compute used",
+    "idle_used_of_what_fits": "of what could be used of it",
+    "borrowers": "jobs that started on lent compute",
+    "pauses": "times that one stood still",
+    "pause_mean_s": "for how long, mean",
+    "pause_max_s": "for how long at most",
+    "paused_share": "of the time that jobs were there",
+    "cells": "cells",
+    "cells_that_took_back": "that took compute back",
+    "cells_that_waited": "that waited for other notebooks",
+    "cell_wait_mean_s": "wait of all cells, mean",
+    "cell_wait_p99_s": "wait of 99 % at most",
 }
+_BESIDE = ("jobs", "load", "wait_mean_s", "wait_median_s", "wait_p95_s", "decisions")
+"""What is told of the jobs beside notebooks too; the rest is of jobs that are never stopped."""
 
 
 def _table(found: dict[str, Any]) -> str:

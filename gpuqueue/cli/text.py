@@ -319,7 +319,10 @@ def _hold_rows(view: Mapping[str, Any]) -> list[tuple[str, str]]:
         return []
     by = f", by {', '.join(hold['by'])}" if hold["by"] else ""
     rows = [("held to it", f"compute {hold['compute']}, memory {hold['memory']}{by}")]
-    rows += [("", f"without {name}: {one_line(why, 200)}") for name, why in hold["missing"].items()]
+    rows += [
+        ("", one_line(why, 200) if name == "all" else f"without {name}: {one_line(why, 200)}")
+        for name, why in hold["missing"].items()
+    ]
     return rows + [("but", one_line(doubt, 200)) for doubt in hold["doubts"]]
 
 

@@ -216,7 +216,7 @@ def compute_in(stay: Stay, seconds: float, card: Mapping[str, Any]) -> float:
         return 0.0
     total = card.get("memory")
     if stay.compute or not total:
-        return seconds * stay.compute / WHOLE
+        return seconds * max(0, stay.compute - stay.lent) / WHOLE
     return seconds * float(min(1.0, stay.memory / total))
 
 

@@ -71,8 +71,8 @@ def cell_payload(
     transform = _transformer(shell)
     # the number of the cell that runs now; what IPython itself calls by that name has changed
     count = shell.displayhook.prompt_count if shell is not None else 1
-    typed = _with_first_line(_one_line(source, shell))
-    names = _names(typed, transform, f"Cell In[{count}]")
+    typed = _with_first_line(_one_line(_from_margin(source), shell))
+    names = _names(typed, transform, f"Cell In[{count}]", shell)
     # loaded only now, so that a syntax error is told without it
     from gpuqueue.run.loghandlers import handlers_of_ones_own
     from gpuqueue.run.printers import printers_of_ones_own
@@ -221,14 +221,26 @@ def _one_line(source: str, shell: Any) -> str:
     return source if meant.strip() == code.strip() or "'gpu'" in meant else meant
 
 
+def _from_margin(source: str) -> str:
+    """The cell without the indentation of its first line, which IPython takes off as well."""
+    from IPython.core import inputtransformer2
+
+    of_ipython: Any = inputtransformer2  # it has no types of its own
+    body = source.lstrip("\n")
+    above = source[: len(source) - len(body)]
+    return above + "".join(of_ipython.leading_indent(body.splitlines(keepends=True)))
+
+
 def _with_first_line(source: str) -> str:
     """The cell with a line in place of ``%%gpu``, so that errors name the lines that one sees."""
     return source if source.lstrip().startswith("%%") else f"# %%gpu\n{source}"
 
 
-def _names(source: str, transform: Callable[[str], str], where: str) -> Names:
+def _names(source: str, transform: Callable[[str], str], where: str, shell: Any) -> Names:
     try:
         code = transform(source)
+        if shell is not None:  # whose flags have it say of some errors what a plain cell says
+            compile(code, where, "exec", shell.compile.flags | ast.PyCF_ONLY_AST, dont_inherit=True)
         names = names_of(code, transform)
         # what the parser lets pass and the compiler does not, such as a return outside a function
         compile(code, where, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)

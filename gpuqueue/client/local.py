@@ -20,6 +20,7 @@ from gpuqueue.control.evicting import saving
 from gpuqueue.control.lead import ensure_lead, lead_of
 from gpuqueue.control.machine import (
     Machine,
+    idle_of,
     machine_of,
     managed_gpus,
     policy_of,
@@ -173,8 +174,10 @@ class LocalClient:
             now = time.time()
             usage = usage_of(self.store, settings, machine, now)
             mode = self.store.mode()
-            saves = saving(self.home, jobs)
-            found = snapshot_of(jobs, parents, machine, settings, usage, mode=mode, saves=saves)
+            found = snapshot_of(
+                jobs, parents, machine, settings, usage, mode=mode, idle=idle_of(self.store),
+                saves=saving(self.home, jobs),
+            )  # fmt: skip
             decision = plan(found, now)
             if all(start.job != trial.id for start in decision.starts):
                 if kind is JobKind.KERNEL:
@@ -209,8 +212,10 @@ class LocalClient:
         now, machine, settings = time.time(), self.machine(), self.settings
         usage = usage_of(self.store, settings, machine, now)
         mode = self.store.mode()
-        saves = saving(self.home, live)
-        found = snapshot_of(live, parents, machine, settings, usage, mode=mode, saves=saves)
+        found = snapshot_of(
+            live, parents, machine, settings, usage, mode=mode, idle=idle_of(self.store),
+            saves=saving(self.home, live),
+        )  # fmt: skip
         return plan(found, now)
 
     def looked(self) -> tuple[Sequence[Job], Plan]:

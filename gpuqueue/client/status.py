@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuqueue.client.freeing import mode_line, mode_told, parked_of
+from gpuqueue.client.freed import mode_line, mode_told, parked_of
 from gpuqueue.client.local import LocalClient
 from gpuqueue.client.progress import latest_note, note_in_words, slow_save
 from gpuqueue.control.crowding import FACT as CROWDED_FACT
@@ -90,6 +90,7 @@ class Status:
                 "job": job.id,
                 "tag": job.tag,
                 **plain(grant),
+                "lent": 0 if job.loan is None else job.loan.on(gpu.uuid),
                 "used": (self.machine.used or {}).get(job.id, {}).get(gpu.uuid),
             }
             for job in self.running
@@ -104,7 +105,7 @@ class Status:
             "shared": gpu.uuid == self.shared_gpu,
             "drained": gpu.index in self.settings.get("drained", ()),
             "grants": grants,
-            "compute_promised": sum(grant["compute"] for grant in grants),
+            "compute_promised": sum(grant["compute"] - grant["lent"] for grant in grants),
             "memory_promised": sum(grant["memory"] for grant in grants),
             "outside": outside,
             "outside_holders": list(holders),
@@ -258,6 +259,8 @@ def render(status: Status) -> str:
         for job in status.running:
             ran = format_duration(job.ran(status.at)) if job.started else "starting"
             ran = f"{job.reason or job.state}; ran {ran}" if job.state in _ASIDE else ran
+            if job.borrows and job.state is JobState.RUNNING and job.reason:
+                ran += f"; {job.reason}"
             eta = f" of about {format_duration(job.request.eta)}" if job.request.eta else ""
             over = _over(job) + _astray(job, status.machine)
             lines.append(f"  {job.id:>5}  {job.tag:<20} {job.owner:<10} {ran}{eta}{over}")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuqueue.control.autofree import PERSON
+from gpuqueue.control.lending import PAUSE
 from gpuqueue.control.outcome import void
 from gpuqueue.model import (
     TERMINAL,
@@ -105,7 +106,7 @@ def _attempts(folder: Path) -> int:
 def _stands_still(home: Home, job: Job) -> bool:
     """Whether free mode has frozen it, by its entry or by its processes."""
     if job.state is JobState.FROZEN:
-        return True
+        return job.asked != PAUSE
     runner = read_claim(home.attempt(job.id, job.attempt))
     return job.uses_gpu and runner is not None and was_frozen(runner)
 

@@ -25,6 +25,7 @@ from gpuqueue.control.intents import carry_out, with_children
 from gpuqueue.control.keeping import Keeper
 from gpuqueue.control.kernels import refuse_kernels
 from gpuqueue.control.launch import Launcher
+from gpuqueue.control.lending import Lender
 from gpuqueue.control.machine import snapshot_of, usage_of
 from gpuqueue.control.notifying import Notifier
 from gpuqueue.control.parking import Parking
@@ -38,7 +39,7 @@ from gpuqueue.control.turn import Turn
 from gpuqueue.errors import GpuqueueError, StateRebuilt, StateVersionError
 from gpuqueue.model import ACTIVE, TERMINAL, IntentKind, Job, JobKind, JobState
 from gpuqueue.paths import Home
-from gpuqueue.plan import plan
+from gpuqueue.plan import plan, stranded
 from gpuqueue.record.facts import EVENT
 from gpuqueue.record.recorder import Recorder
 from gpuqueue.run.files import SPEC
@@ -92,6 +93,7 @@ class Controller:
         )  # fmt: skip
         parking = Parking(home, self.settings, self.sight, Prover(self.store))
         self.freer = Freer(home, self.evictor, self.starter.take_back, self.follower.end, parking)
+        self.lender = Lender(home, self.store)
         self.resizer = Resizer(home, self.settings, self.sight, self.holder)
         self.keeper = Keeper(
             home, self.store, self.holder,
@@ -187,12 +189,14 @@ class Controller:
             changed |= self._look_around()
             take_note(turn, self.sight.machine, self._astray)
             self.keeper.look(turn, self.sight.machine)
+        self.lender.look(turn, self.sight.machine, self.settings.current, tick=tick)
         self.freer.pursue(turn, self.settings.current, look=tick)
         if tick:
             self._note_code(turn)
             changed |= self.freer.watch(turn, self.sight.machine, self.settings.current)
         if changed or (tick and self._waits(turn)):
             self._decide(turn)
+        self.lender.settle(turn, self.sight.machine, self.settings.current, look=tick)
         for job in turn.left:
             self.starter.release(turn, job)
         turn.commit(self.store)
@@ -242,7 +246,7 @@ class Controller:
         return (self.home.job(job.id) / SPEC).exists() or self.store.spec(job.id) is not None
 
     def _waits(self, turn: Turn) -> bool:
-        return any(job.state is JobState.QUEUED for job in turn.jobs.values())
+        return any(job.state is JobState.QUEUED or job.borrows for job in turn.jobs.values())
 
     def _take_in(self, turn: Turn, lines: list[str], *, tick: bool) -> bool:
         rung: set[int] = set()
@@ -314,7 +318,7 @@ class Controller:
     def _decide(self, turn: Turn) -> None:
         self._teacher.teach(turn)
         waiting = [job for job in turn.jobs.values() if job.state is JobState.QUEUED]
-        if not waiting:
+        if not waiting and not any(job.borrows for job in turn.jobs.values()):
             return
         wanted = {parent for job in waiting for parent in job.request.after}
         parents = self.store.states(wanted) if wanted else {}
@@ -323,7 +327,7 @@ class Controller:
         usage = usage_of(self.store, settings, self.sight.machine, turn.now)
         snapshot = snapshot_of(
             turn.jobs.values(), parents, self.sight.machine, settings, usage, mode=turn.mode,
-            saves=saving(self.home, turn.jobs.values()),
+            saves=saving(self.home, turn.jobs.values()), idle=self.lender.idling.since,
         )  # fmt: skip
         began = time.monotonic()
         decision = plan(snapshot, turn.now)
@@ -341,10 +345,20 @@ class Controller:
             if why := self.starter.unmet(job, start.placement):
                 turn.move(job, "ended", state=JobState.CANCELLED, ended=turn.now, reason=why)
             else:
-                self.starter.start(turn, job, start.placement)
+                self.starter.start(turn, job, start.placement, borrows=start.borrows)
+                if start.borrows:
+                    self.lender.expect()
+        for job_id in decision.settled:
+            turn.move(turn.jobs[job_id], "settled", loan=None, reason="")
         for stop in decision.evictions:
             why = f"makes room for job {stop.for_job}"
             if turn.jobs[stop.for_job].kind is not JobKind.KERNEL:  # it does not wait for that
+                self.lender.wake(turn, [turn.jobs[stop.job]])
                 self.evictor.evict(turn, turn.jobs[stop.job], EVICT, why, settings.save_time)
+        idle = not (decision.starts or decision.settled)
+        if idle and (found := stranded(snapshot, turn.now)) and self.evictor.can_return(found):
+            self.lender.wake(turn, [found])
+            why = "stood still for a notebook, and starts again where there is room"
+            self.evictor.evict(turn, turn.jobs[found.id], EVICT, why, settings.save_time)
         if refuse_kernels(turn, decision):
             self._decide(turn)

@@ -142,7 +142,7 @@ class Follower:
             again = turn.move(
                 job, "requeued", state=JobState.QUEUED, placement=None, process=None,
                 started=None, expected=None, latest=None, asked="", peak=peak,
-                frozen=0.0, frozen_at=None, request=job.wants, resized=None, hold=None,
+                frozen=0.0, frozen_at=None, request=job.wants, resized=None, hold=None, loan=None,
                 position=in_front(turn.jobs, job) if front else job.position,
                 **({"reason": outcome.reason} | more),
             )  # fmt: skip
@@ -154,7 +154,7 @@ class Follower:
             # both by the runner's word, or both by ours: the clock may be set between the two
             started=outcome.started or job.started,
             ended=outcome.ended or max(turn.now, job.started or 0.0),
-            returncode=outcome.returncode, reason=outcome.reason, peak=peak,
+            returncode=outcome.returncode, reason=outcome.reason, peak=peak, loan=None,
             **unfrozen(job, outcome.ended or turn.now),
         )  # fmt: skip
         if ended.state is JobState.SUCCEEDED:

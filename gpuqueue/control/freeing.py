@@ -30,6 +30,7 @@ from gpuqueue.control.machine import Machine
 from gpuqueue.control.outcome import Outcome
 from gpuqueue.control.parking import Parking, Return
 from gpuqueue.control.runners import are_still, go_on, keep_still
+from gpuqueue.control.tidying import Idlers
 from gpuqueue.control.turn import Turn, unfrozen
 from gpuqueue.model import (
     ACTIVE,
@@ -83,6 +84,7 @@ class Freer:
         self._take_back = take_back
         self._put_back = put_back
         self._parking = parking
+        self._idlers = Idlers(home, parking)
         self._watched = Watched()
         self._heavy: tuple[ProcessId, ...] = ()
 
@@ -129,7 +131,11 @@ class Freer:
         going: list[Job] = []
         leaving: list[Job] = []
         later: list[Job] = []
+        idle: list[Job] = []
         for job in _holders(turn):
+            kernel = job.kind is JobKind.KERNEL
+            if kernel and job.state is JobState.RUNNING and self._parking.is_out(job):
+                idle.append(job)
             if job.asked == "cancel" or job.state not in (JobState.FROZEN, JobState.EVICTING):
                 continue
             if job.state is JobState.FROZEN and self._parking.is_out(job):
@@ -147,6 +153,7 @@ class Freer:
         waiting = [job for job in turn.jobs.values() if job.state is JobState.QUEUED]
         again = [job for job in waiting if job.reason.startswith(EVICTED)]
         told = [(job, "continue") for job in (*going, *later)]
+        told += [(job, "back") for job in idle]
         told += [(job, "start") for job in (*leaving, *again)]
         turn.change_mode(Mode(latched=latched), jobs=_told(told))
 
@@ -200,8 +207,10 @@ class Freer:
         if look or self._parking.any_out:
             self._bring_back(turn)
         if mode.normal:
+            self._idlers.forget()
             return
         to_freeze: list[tuple[Job, str]] = []
+        busy = False
         for job in _holders(turn):
             if job.asked == "cancel":
                 continue
@@ -215,6 +224,8 @@ class Freer:
                     to_freeze.append((job, "frozen by free mode"))
                 elif fate != "idle":
                     self._evict(turn, job, settings)
+                else:
+                    busy |= self._idlers.see_to(turn, job)
             elif job.state is JobState.EVICTING:
                 to_freeze += self._wait_for(turn, job, settings, look=look)
         moved = [(job, reason, self._parking.move(job)) for job, reason in to_freeze]
@@ -226,7 +237,7 @@ class Freer:
         if look and frozen and not are_still(frozen):
             keep_still(frozen, _AGAIN)
         still = {job.id for job in resting}
-        busy = any(job.id not in still and not idles(self._home, job) for job in holders)
+        busy |= any(job.id not in still and not idles(self._home, job) for job in holders)
         name = ModeName.FREEING if busy else ModeName.FREE
         if name is not mode.name:
             turn.change_mode(replace(mode, name=name))
@@ -241,6 +252,8 @@ class Freer:
             how, words = self._parking.bring(job)
             if how is Return.BACK and job.state is JobState.FROZEN:
                 (self._continue if self._stays(job) else self._leave)(turn, job)
+            elif how is Return.BACK and job.state is JobState.RUNNING and job.reason:
+                turn.move(job, "unparked", reason="")  # an idle kernel, which was never stopped
             elif how is Return.LOST and self._may_start_again(job):
                 if job.asked == BROKEN:
                     continue
@@ -249,6 +262,8 @@ class Freer:
                 turn.actions.append(partial(self._evictor.stop, job))
             elif words and words != job.reason and job.state is JobState.FROZEN:
                 turn.move(job, "frozen", reason=words)
+            elif words and words != job.reason and job.state is JobState.RUNNING:
+                turn.move(job, "parked", reason=words)
 
     def _may_start_again(self, job: Job) -> bool:
         request = job.request

@@ -26,7 +26,9 @@ from gpuqueue.units import format_bytes
 __all__ = [
     "CARDS",
     "FACT",
+    "IDLE",
     "Machine",
+    "idle_of",
     "machine_of",
     "managed_gpus",
     "policy_of",
@@ -36,6 +38,8 @@ __all__ = [
 ]
 
 FACT = "machine"
+IDLE = "idle"
+"""Name of the fact: the notebooks' kernels that compute nothing, and since when, by job."""
 CARDS = "cards"
 """Name of the fact: what is known of the GPUs that are or were here, by UUID."""
 _DAY = 86_400.0
@@ -165,6 +169,11 @@ def _holder(pid: int, memory: int | None, job: int | None) -> str:
     return f"{who}pid {pid} ({user}, {format_bytes(memory)})"
 
 
+def idle_of(store: Store) -> dict[int, float]:
+    """The notebooks that compute nothing, as the lead last saw them, and since when."""
+    return {int(job): since for job, since in (store.fact(IDLE) or {}).items()}
+
+
 def policy_of(settings: Settings, gpus: Sequence[Gpu], *, silent: bool = False) -> Policy:
     """The scheduler's rules on this machine; GPUs whose driver is silent take no new jobs."""
     managed = managed_gpus(settings, gpus)
@@ -181,6 +190,11 @@ def policy_of(settings: Settings, gpus: Sequence[Gpu], *, silent: bool = False) 
         frozenset(uuid for index, uuid in by_index.items() if silent or index in settings.drained),
         settings.fair_share,
         settings.starvation_guard,
+        lend=settings.lend,
+        lend_after=max(settings.lend_after, settings.lend_again),
+        lend_again=settings.lend_again,
+        overcommit=round(settings.kernel_overcommit * WHOLE),
+        lend_patience=settings.lend_patience,
     )
 
 
@@ -200,8 +214,8 @@ def usage_of(store: Store, settings: Settings, machine: Machine, now: float) -> 
     totals = {gpu.uuid: gpu.memory or 0 for gpu in machine.gpus}
     begin = now - _DAY
     used: dict[str, float] = {}
-    for owner, gpu, compute, memory, since, until in store.usage(begin):
-        part = compute / WHOLE
+    for owner, gpu, compute, lent, memory, since, until in store.usage(begin):
+        part = (compute - lent) / WHOLE
         if not compute and totals.get(gpu):
             part = min(1.0, memory / totals[gpu])
         seconds = (now if until is None else until) - max(since, begin)
@@ -233,8 +247,12 @@ def snapshot_of(
     *,
     mode: Mode | None = None,
     saves: frozenset[int] = frozenset(),
+    idle: Mapping[int, float] | None = None,
 ) -> Snapshot:
-    """All that a plan depends on; ``usage`` as of ``usage_of``, for ``fair_share``."""
+    """All that a plan depends on; ``usage`` as of ``usage_of``, for ``fair_share``.
+
+    ``idle`` are the notebooks that compute nothing, and since when (``idle_of``).
+    """
     waiting, running = [], []
     for job in jobs:
         if job.state is JobState.QUEUED:
@@ -252,5 +270,5 @@ def snapshot_of(
     }
     return Snapshot(
         cards, tuple(waiting), tuple(running), policy, parents, estimates, latest, usage or {},
-        mode or Mode(), saves,
+        mode or Mode(), idle or {}, saves,
     )  # fmt: skip

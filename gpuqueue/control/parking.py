@@ -20,7 +20,7 @@ from math import inf
 from gpuqueue.control.proving import Prover
 from gpuqueue.control.runners import go_on, keep_still
 from gpuqueue.control.sight import Sight
-from gpuqueue.model import ACTIVE, Job, Mode
+from gpuqueue.model import ACTIVE, Job, JobKind, JobState, Mode
 from gpuqueue.paths import Home
 from gpuqueue.run.devicestate import NotMoved, bring_back, move_out
 from gpuqueue.run.memory import free_memory
@@ -159,7 +159,7 @@ class Parking:
             return ""
         if problem or is_elsewhere(job.process):
             return problem or _ELSEWHERE
-        by_gpu, pids = self._seen_of(job.process.pid)
+        by_gpu, pids = self._seen_of(job.process.pid, whole=job.kind is JobKind.KERNEL)
         processes = [process for pid in pids if (process := identify(pid)) is not None]
         if not processes:
             return ""
@@ -174,9 +174,12 @@ class Parking:
             return f"{format_bytes(need)}, and {free_now} of the machine's memory are free"
         return Parked(processes[0], by_gpu)
 
-    def _seen_of(self, runner: int) -> tuple[dict[str, int], set[int]]:
-        """Bytes of each GPU that processes below a runner hold, and their pids."""
-        tree = set(descendants(runner))
+    def _seen_of(self, runner: int, *, whole: bool) -> tuple[dict[str, int], set[int]]:
+        """Bytes of each GPU that processes below a runner hold, and their pids.
+
+        ``whole`` counts the process itself, too: a notebook's kernel, which has no runner.
+        """
+        tree = {*descendants(runner), *((runner,) if whole else ())}
         by_gpu: dict[str, int] = {}
         pids: set[int] = set()
         for reading in self._sight.machine.readings:
@@ -301,7 +304,8 @@ class Parking:
             if not is_elsewhere(parked.process) and not alive(parked.process):
                 way.well = True  # it has ended; how, its runner tells
                 return
-            keep_still(runners)
+            if job.state is JobState.FROZEN:  # not an idle kernel, which was never stopped
+                keep_still(runners)
             way.failures += 1
             way.again = time.monotonic() + _AGAIN
             way.words = f"{_NOT_BACK}: {error}"

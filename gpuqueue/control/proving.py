@@ -15,7 +15,7 @@ from gpuqueue.run.devicestate import DeviceTool, find_tool
 from gpuqueue.run.process import boot_id
 from gpuqueue.store import Store
 
-__all__ = ["PROOF", "Prover"]
+__all__ = ["PROOF", "Prover", "known_proof", "movable"]
 
 PROOF = "device memory"
 """The fact in the store that holds what came of the trial."""
@@ -35,6 +35,21 @@ def _proof_in(fact: Any, key: list[str]) -> Proof | None:
     with contextlib.suppress(KeyError, TypeError):
         return Proof(**fact["proof"]) if fact["key"] == key else None
     return None
+
+
+def known_proof(store: Store) -> Proof | None:
+    """What came of the last trial, if it was made since the machine started, with this driver."""
+    fact = store.fact(PROOF)
+    with contextlib.suppress(KeyError, TypeError):
+        if fact["key"][:2] == [boot_id(), _driver()]:
+            return Proof(**fact["proof"])
+    return None
+
+
+def movable(gpus: Iterable[Gpu], tool: DeviceTool) -> list[Gpu]:
+    """Those whose driver may know how; pretend ones if there is a program for them."""
+    named = len(tool.words) == 1
+    return [gpu for gpu in gpus if gpu.vendor == "nvidia" and (named or not gpu.fake)]
 
 
 class Prover:
@@ -86,12 +101,7 @@ class Prover:
         }
 
     def _gpus(self, sight: Sight) -> list[Gpu]:
-        """Those whose driver may know how; pretend ones if there is a program for them."""
-        if sight.machine.silent:
-            return []
-        named = len(self.tool.words) == 1
-        here = [gpu for gpu in sight.machine.gpus if gpu.vendor == "nvidia"]
-        return [gpu for gpu in here if named or not gpu.fake]
+        return [] if sight.machine.silent else movable(sight.machine.gpus, self.tool)
 
     def _idle(self, sight: Sight, gpus: list[Gpu], jobs: Iterable[Job]) -> Gpu | None:
         held = {

@@ -14,7 +14,7 @@ from gpuqueue.control.launch import Launcher
 from gpuqueue.control.outcome import Outcome, void
 from gpuqueue.control.sight import Sight
 from gpuqueue.control.turn import Turn
-from gpuqueue.model import Job, JobKind, JobState, Placement
+from gpuqueue.model import Job, JobKind, JobState, Loan, Placement
 from gpuqueue.paths import Home
 from gpuqueue.record.recorder import Recorder
 from gpuqueue.run.files import SPEC, read_json, write_json
@@ -58,12 +58,13 @@ class Starter:
         self._ordered: dict[int, float] = {}
         self.found = 0
 
-    def start(self, turn: Turn, job: Job, placement: Placement) -> None:
-        """Decide that a job starts there."""
+    def start(self, turn: Turn, job: Job, placement: Placement, *, borrows: bool = False) -> None:
+        """Decide that a job starts there; ``borrows``: on compute that notebooks lend."""
         started = turn.move(
             job, "starting", state=JobState.STARTING, placement=placement,
             attempt=job.attempt + 1, reason="",
             hold=self.holder.first(placement),
+            loan=Loan(borrows=True) if borrows else None,
         )  # fmt: skip
         turn.enter(started)
         turn.actions.append(lambda: self._begin(started))

@@ -127,8 +127,10 @@ class Turn:
             for job, at in self._left:
                 store.vacate(db, job, at)
             for job in self._entered:
-                if job.placement is not None:
-                    store.occupy(db, job, job.placement, self.now)
+                now = self.jobs.get(job.id, job)  # what is lent of it is decided after its start
+                held = now if now.attempt == job.attempt and now.placement else job
+                if held.placement is not None:
+                    store.occupy(db, held, held.placement, self.now)
             for intent, error in self.intents:
                 store.finish_intent(db, intent, self.now, error)
 
@@ -146,9 +148,10 @@ class Turn:
                 store.occupy(db, after, after.placement, self.now)
 
 
-def _held(job: Job) -> tuple[Placement | None, bool]:
-    """What a usage record is about: what is held, and whether it only stands still."""
-    return job.placement, job.state is JobState.FROZEN
+def _held(job: Job) -> tuple[Placement | None, bool, tuple[tuple[str, int], ...]]:
+    """What a usage record is about: what is held, whether it stands still, what others have."""
+    away = () if job.loan is None else job.loan.away
+    return job.placement, job.state is JobState.FROZEN, away
 
 
 def unfrozen(job: Job, now: float) -> dict[str, Any]:

@@ -10,9 +10,10 @@ A spec is a list of entries, separated by commas. Each is
     2xMI300X:192G/vendor=amd  of another maker: nvidia (unless it is said), amd or intel
     80G/uuid=GPU-0…     one with the name of a real one: what would hold jobs on that is tried here
 
-``GPUQUEUE_FAKE_PROCS`` may name a file of pretend processes, one ``pid:index:MiB`` a line, and of
-how busy a GPU is, ``busy:index:percent``; blank lines and lines that begin with ``#`` mean nothing.
-It is read anew at every reading.
+``GPUQUEUE_FAKE_PROCS`` may name a file of pretend processes, one ``pid:index:MiB`` a line, or
+``pid:index:MiB@40`` for one that computes 40 per cent of the time, and of how busy a GPU is,
+``busy:index:percent``; blank lines and lines that begin with ``#`` mean nothing. It is read anew at
+every reading.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _ENTRY = re.compile(
     r"(?:/uuid=(?P<uuid>GPU-(?:[0-9a-fA-F-]{32,36}|[0-9a-f]{16})))?",
     re.ASCII,
 )
-_PROCESS = re.compile(r"(\d{1,10})\s*:\s*(\d{1,3})\s*:\s*(\d{1,12})", re.ASCII)
+_PROCESS = re.compile(r"(\d{1,10})\s*:\s*(\d{1,3})\s*:\s*(\d{1,12})(?:@(\d{1,3}))?", re.ASCII)
 _BUSY = re.compile(r"busy\s*:\s*(\d{1,3})\s*:\s*(\d{1,2}|100)")
 _MIB = 1024**2
 
@@ -128,9 +129,9 @@ class FakeDevices:
         return tuple(
             Reading(
                 gpu.uuid,
-                memory_used=sum(held[gpu.index].values()),
+                memory_used=sum(process.memory or 0 for process in held[gpu.index].values()),
                 utilization=busy.get(gpu.index),
-                processes=tuple(GpuProcess(*item) for item in sorted(held[gpu.index].items())),
+                processes=tuple(process for _, process in sorted(held[gpu.index].items())),
             )
             for gpu in self._gpus
         )
@@ -145,13 +146,13 @@ class FakeDevices:
 
 def _read_processes(
     file: Path | None, gpus: int
-) -> tuple[list[dict[int, int]], dict[int, int], str]:
-    """For each GPU, bytes by pid; how busy those are of which that is said, in per cent.
+) -> tuple[list[dict[int, GpuProcess]], dict[int, int], str]:
+    """For each GPU, its processes by pid; how busy those are of which that is said, in per cent.
 
     And what is wrong with the file, '' if nothing. A pid that is named twice for a GPU holds the
     sum.
     """
-    held: list[dict[int, int]] = [{} for _ in range(gpus)]
+    held: list[dict[int, GpuProcess]] = [{} for _ in range(gpus)]
     busy: dict[int, int] = {}
     problem = ""
     try:
@@ -169,7 +170,8 @@ def _read_processes(
         match = _PROCESS.fullmatch(line)
         if match and int(match[2]) < gpus:
             pid, on = int(match[1]), held[int(match[2])]
-            on[pid] = on.get(pid, 0) + int(match[3]) * _MIB
+            memory = int(match[3]) * _MIB + ((on[pid].memory or 0) if pid in on else 0)
+            on[pid] = GpuProcess(pid, memory, int(match[4]) if match[4] else None)
         elif not problem:
             problem = (
                 f"Line {number} of the pretend process file {file} is ignored: {line[:40]!r} is "

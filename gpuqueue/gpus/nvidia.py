@@ -51,6 +51,7 @@ class NvidiaDevices:
         self._cards: tuple[_Card, ...] = ()
         self._amiss: tuple[str, ...] = ()
         self._lost: frozenset[str] = frozenset()
+        self._sampled: dict[str, int] = {}
         self._open = False
         self._closing = threading.Lock()
         if nvml is None:
@@ -208,15 +209,16 @@ class NvidiaDevices:
             utilization=_number(getattr(rates, "gpu", None), _NO_UINT),
             temperature=_number(self._ask("nvmlDeviceGetTemperature", handle, sensor), _NO_UINT),
             power=None if milliwatts is None else milliwatts / 1000,
-            processes=self._processes(handle),
+            processes=self._processes(card),
         )
 
-    def _processes(self, handle: Any) -> tuple[GpuProcess, ...]:
-        """Who holds memory, by pid.
+    def _processes(self, card: _Card) -> tuple[GpuProcess, ...]:
+        """Who holds memory, by pid, and how much each has computed since the last time.
 
         A program that computes and draws is in both lists, each time with all of its memory, so
         the larger number is its memory and the sum would be too much.
         """
+        handle = card.handle
         held: dict[int, int | None] = {}
         for kind in ("Compute", "Graphics"):
             name = f"nvmlDeviceGet{kind}RunningProcesses"
@@ -228,7 +230,32 @@ class NvidiaDevices:
                 memory = _number(getattr(process, "usedGpuMemory", None), _NO_ULONGLONG)
                 known = held.get(pid)
                 held[pid] = known if memory is None else max(memory, known or 0)
-        return tuple(GpuProcess(pid, held[pid]) for pid in sorted(held))
+        work = self._work(card) if held else None
+        return tuple(
+            GpuProcess(pid, held[pid], None if work is None else work.get(pid, 0))
+            for pid in sorted(held)
+        )
+
+    def _work(self, card: _Card) -> dict[int, int] | None:
+        """Per cent of the GPU's time by pid, the most of the samples since the last time.
+
+        None where the driver does not tell, as of MIG instances.
+        """
+        last = self._sampled.get(card.gpu.uuid, 0)
+        try:
+            samples = self._nvml.nvmlDeviceGetProcessUtilization(card.handle, last)
+        except self._errors as error:
+            code = getattr(error, "value", None)
+            if code in self._gone:
+                raise _Lost from None
+            return {} if code == self._nvml.NVML_ERROR_NOT_FOUND else None
+        work: dict[int, int] = {}
+        for sample in samples:
+            pid = int(sample.pid)
+            work[pid] = max(work.get(pid, 0), int(sample.smUtil))
+            last = max(last, int(sample.timeStamp))
+        self._sampled[card.gpu.uuid] = last
+        return work
 
     def _ask(self, name: str, *args: Any) -> Any:
         """One question to NVML; None where it has no answer.

@@ -15,7 +15,8 @@ __all__ = ["begin", "end", "rest"]
 _SHARE = "GPUQUEUE_SHARE"
 _note = ""
 _file: Any = None
-"""For which share the file is open, and the file."""
+_tidier: Any = None
+"""For which share the file is open, the file, and who listens for it."""
 
 
 def begin(shell: Any) -> None:
@@ -74,22 +75,30 @@ def _cell_ends(*_: Any) -> None:
         _tell(busy=False)
 
 
+def _listen(folder: str) -> Any:
+    from gpuqueue.magics.tidying import Tidier
+
+    return Tidier(folder)
+
+
 def _is_late() -> bool:
     return '"late":true' in os.environ[_SHARE]
 
 
 def _tell(*, busy: bool) -> None:
-    global _note, _file  # noqa: PLW0603 - a process has one share
+    global _note, _file, _tidier  # noqa: PLW0603 - a process has one share
     note = os.environ[_SHARE]
     if note != _note:
         from gpuqueue.run.kernelshare import Busy, own_share
 
-        if _file is not None:
-            _file.close()
-        _note, _file = note, None
+        for old in (_file, _tidier):
+            if old is not None:
+                old.close()
+        _note, _file, _tidier = note, None, None
         folder = own_share().get("folder")
         if folder:
             with contextlib.suppress(OSError):  # it has ended, and been cleared away
                 _file = Busy(folder)
+                _tidier = _listen(folder)
     if _file is not None:
         _file.tell(busy=busy)

@@ -14,6 +14,7 @@ from gpuqueue.client import LocalClient
 from gpuqueue.magics.replay import Place
 from gpuqueue.model import Job, JobState
 from gpuqueue.run.files import RESULT, read_json
+from gpuqueue.run.quiet import quiet
 
 __all__ = ["bring_back", "remember"]
 
@@ -89,7 +90,8 @@ def bring_back(
             for name in [name for name in LAST if name not in kept]:
                 space.pop(name, None)
     try:
-        loaded = load_file(folder / RESULT, most=most, origins=origins)
+        # a module that the cell has imported has been heard
+        loaded = quiet()(load_file)(folder / RESULT, most=most, origins=origins)
     except (OSError, ValueError, EOFError) as error:
         place.write(f"gpuqueue: the result of job {job.id} cannot be read: {error}\n")
         return {}

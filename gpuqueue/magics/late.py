@@ -1,9 +1,9 @@
 """A kernel without a share gets one at its first use of a GPU.
 
-Its server has started it with its GPUs hidden. CUDA reads what it may see as it begins in a
-process, so a share can be put on until then, and not after. Where a library begins is caught as it
-is imported: PyTorch at the few functions through which it comes to CUDA, because notebooks import
-it for the processor, too; every other library at its import. So a refusal is an error in the cell.
+CUDA reads what it may see as it begins in a process, so a share can be put on until then, and not
+after. Where a library begins is caught as it is imported: PyTorch at the few functions through
+which it comes to CUDA, because notebooks import it for the processor, too; every other library at
+its import. So a refusal is an error in the cell.
 Where the server has put the memory cap's library into the kernel, that one asks for what is not
 caught here, as CUDA itself begins (``share/memcap/src/late.c``); `catch_up` takes that in.
 """

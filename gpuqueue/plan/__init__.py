@@ -3,6 +3,7 @@
 No clock, no I/O, no randomness: the same snapshot and time always give the same plan.
 """
 
+from gpuqueue.plan.borrow import stranded
 from gpuqueue.plan.decide import Plan, plan
 from gpuqueue.plan.forecast import Booking, ends_of, forecast
 from gpuqueue.plan.learn import History, kind_of, likeness_of, words_of, work_of
@@ -46,6 +47,7 @@ __all__ = [
     "never_fits",
     "plan",
     "refusal",
+    "stranded",
     "words_of",
     "work_of",
 ]

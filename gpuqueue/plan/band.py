@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Band"]
 
+_UNSURE = 1 / 3
+"""Where run times are learned: the part of what it is expected to wait that a start may slip by."""
+
 
 class Band:
     """Jobs for which the same running jobs may be stopped.
@@ -77,10 +80,16 @@ class Band:
         given = []
         for item, start in zip(self.items, self.laid_in_order.starts, strict=True):
             if item.latest == inf and start < self.now + UNKNOWN:
-                length = 0.0 if item.length >= UNKNOWN else item.length
-                item.latest = start + max(slack, length / 2) if slack else start
+                item.latest = start + self._leeway(item, start) if slack else start
                 given.append(Promise(item.job.id, start, item.latest))
         return given
+
+    def _leeway(self, item: Item, start: float) -> float:
+        """Seconds by which a job that is expected at ``start`` may be later than that."""
+        length = 0.0 if item.length >= UNKNOWN else item.length
+        leeway = max(self.snapshot.policy.reorder_slack, length / 2)
+        # what learned run times foretell is off by more, the further ahead it is
+        return max(leeway, (start - self.now) * _UNSURE) if self.doubtful else leeway
 
     def settle(self) -> None:
         """Decide on the order, and so on what is due now."""

@@ -152,16 +152,23 @@ class Board:
             self.take(job, job.placement or Placement(), end_of(snapshot, job, now))
 
     def take(self, job: Job, placement: Placement, end: float) -> None:
-        """Count a job's placement in."""
+        """Count a job's placement in; compute that it has only borrowed is its owners'."""
         light = job.request.preset is Preset.LIGHT
         self.residents[job.id] = Resident(job.id, placement, end)
         self.used += placement.slots
         if job.request.preset is Preset.EXCLUSIVE:
             self.exclusive = job.id
         for space, grant in self._granted(placement):
-            part = Part(grant.compute, grant.memory, grant.whole, light)
+            compute = 0 if job.borrows else grant.compute
+            part = Part(compute, grant.memory, grant.whole, light)
             space.parts[job.id] = part
             space.held.add(part)
+
+    def settle(self, job: Job) -> None:
+        """Count in the compute of a borrower whose own it is from now on."""
+        for space, grant in self._granted(job.placement or Placement()):
+            space.parts[job.id] = space.parts[job.id]._replace(compute=grant.compute)
+            space.held.compute += grant.compute
 
     def _granted(self, placement: Placement) -> Iterable[tuple[Space, Grant]]:
         # a grant on a GPU that is no longer managed has no ledger to count in

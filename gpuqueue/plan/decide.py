@@ -12,6 +12,7 @@ from types import MappingProxyType
 from gpuqueue.model import Job
 from gpuqueue.plan.band import Band
 from gpuqueue.plan.begin import begun, join
+from gpuqueue.plan.borrow import borrowings, claim_of, claimants
 from gpuqueue.plan.ends import UNKNOWN, laid_out_for
 from gpuqueue.plan.evict import Rooms, avoid, dearest_first, yields
 from gpuqueue.plan.explain import explain
@@ -37,7 +38,9 @@ class Decision:
         self.snapshot = snapshot
         self.now = now
         self.drops, ready, self.bound = sift(snapshot)
-        self.queue = in_order(ready)
+        claims = claimants(snapshot)
+        self._claims = {job.id for job in claims}
+        self.queue = in_order([*ready, *claims] if claims else ready)
         if snapshot.policy.fair_share:
             self.queue = fairly(self.queue, snapshot, WHOLE_DEPTH)
         self.forms = Forms(snapshot)
@@ -52,6 +55,9 @@ class Decision:
         self.doubtful = rules.backfill and any(item.loose for item in self.items)
         self.promises: list[Promise] = []
         self.starts: list[tuple[Job, Form, int]] = []
+        self.settled: list[Job] = []
+        self.borrowed: list[tuple[Job, Form, int]] = []
+        self._final: Timeline | None = None
         self.evictions: list[Evict] = []
         self.awaited: dict[int, float] = {}
         self._bands: list[Band] = []
@@ -68,6 +74,8 @@ class Decision:
                 self._take_alike()
             else:
                 self._decide()
+        if snapshot.mode.normal:
+            self.borrowed = borrowings(self)
 
     def _widest(self, job: Job) -> int:
         """The most GPUs that a waiting job of higher priority asks for."""
@@ -82,9 +90,11 @@ class Decision:
         forms = self.forms.each(self.queue)
         for number, (job, form) in enumerate(zip(self.queue, forms, strict=True)):
             if len(self.items) == depth:
-                self.behind = self.queue[number:]
-                self._forms_behind = forms[number:]
+                self.behind, self._forms_behind = self.queue[number:], forms[number:]
                 break
+            if self._claims and job.id in self._claims:
+                self.items.append(claim_of(self, job, number))
+                continue
             if form.never is not None:
                 continue
             if not form.takes:
@@ -146,6 +156,7 @@ class Decision:
             self.starts.append((item.job, item.form, laid.marks[0]))
         self._unsettled = True
         self._finish(timeline)
+        self._final = None  # nothing is reserved in it
 
     def _decide(self) -> None:
         band = self.whole
@@ -195,6 +206,10 @@ class Decision:
     def _finish(self, timeline: Timeline) -> None:
         if self.behind and self.snapshot.policy.backfill:
             self._fill(timeline)
+        self._final = timeline
+        if self._claims:
+            self.settled = [job for job, _, _ in self.starts if job.id in self._claims]
+            self.starts = [each for each in self.starts if each[0].id not in self._claims]
         starting = {job.id for job, _, _ in self.starts}
         self.promises = [each for each in self.promises if each.job not in starting]
 
@@ -204,6 +219,14 @@ class Decision:
         band = Band(self, self.items, self.base, self.now)
         self._bands.append(band)
         return band
+
+    @property
+    def reserved(self) -> Timeline:
+        """The machine with all that runs, starts now and is reserved."""
+        if self._final is not None:
+            return self._final
+        bands = self.bands
+        return bands[-1].timeline if bands else self.whole.timeline
 
     @property
     def bands(self) -> Sequence[Band]:
@@ -257,6 +280,8 @@ class Decision:
             if form not in live:
                 continue
             job = self.queue[number]
+            if job.id in self._claims:
+                continue  # it runs
             item = Item(job, form, laid_out_for(estimates.get(job.id), job.request), number)
             if item.length >= stuck.get(form, inf):
                 continue
@@ -277,13 +302,15 @@ class Plan:
     Attributes
     ----------
     starts
-        Jobs to start, in queue order, each with its placement.
+        Jobs to start, in queue order, each with its placement; behind them those that borrow.
     drops
         Jobs whose parents failed, were cancelled or are gone, in queue order.
     promises
         Latest starts that are given now, to be kept for the plans to come.
     evictions
         Running jobs to stop and put back, so that others of higher priority can start.
+    settled
+        Running jobs whose compute was lent to them and is their own from now on.
     snapshot, now
         What it was decided on; ``now`` in seconds since the epoch.
     """
@@ -292,6 +319,7 @@ class Plan:
     drops: tuple[Drop, ...]
     promises: tuple[Promise, ...]
     evictions: tuple[Evict, ...]
+    settled: tuple[int, ...]
     snapshot: Snapshot = field(repr=False, compare=False)
     now: float = field(repr=False, compare=False)
     decision: Decision = field(repr=False, compare=False)
@@ -329,6 +357,11 @@ def plan(snapshot: Snapshot, now: float) -> Plan:
     starts = tuple(
         Start(job.id, decision.lanes.placement(form, marks)) for job, form, marks in decision.starts
     )
+    starts += tuple(
+        Start(job.id, decision.lanes.placement(form, marks), borrows=True)
+        for job, form, marks in decision.borrowed
+    )
     drops, promises = tuple(decision.drops), tuple(decision.promises)
     stops = tuple(decision.evictions)
-    return Plan(starts, drops, promises, stops, snapshot, now, decision)
+    settled = tuple(job.id for job in decision.settled)
+    return Plan(starts, drops, promises, stops, settled, snapshot, now, decision)

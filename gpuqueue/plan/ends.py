@@ -7,7 +7,15 @@ from math import inf
 from gpuqueue.model import Job, JobKind, JobState, Request
 from gpuqueue.plan.types import Estimate, Snapshot
 
-__all__ = ["UNKNOWN", "end_of", "expected_end", "laid_out_for", "length_of", "run_time"]
+__all__ = [
+    "UNKNOWN",
+    "end_of",
+    "expected_end",
+    "laid_out_for",
+    "left_of",
+    "length_of",
+    "run_time",
+]
 
 UNKNOWN = 1e10
 """Seconds that a job of unknown run time is laid out for: longer than anybody waits."""
@@ -52,6 +60,15 @@ def end_of(snapshot: Snapshot, job: Job, now: float) -> float:
     return (now if job.started is None else job.started + job.frozen) + seconds
 
 
+def left_of(snapshot: Snapshot, job: Job, now: float) -> float:
+    """Seconds that a running job is laid out for from now on, had it its compute."""
+    seconds = run_time(snapshot, job)
+    if seconds is None:
+        return UNKNOWN
+    ran = job.ran(now)
+    return seconds - ran if ran < seconds else max(60.0, ran // 4)
+
+
 def expected_end(snapshot: Snapshot, job: Job, now: float) -> tuple[float, bool]:
     """When a running job is expected to end, after ``now``, and whether others may rely on it.
 
@@ -63,6 +80,8 @@ def expected_end(snapshot: Snapshot, job: Job, now: float) -> tuple[float, bool]
     end = end_of(snapshot, job, now)
     if now < end < inf:
         return end, True
+    if job.borrows and job.state is JobState.FROZEN and run_time(snapshot, job) is not None:
+        return now + left_of(snapshot, job, now), False  # it stands still for a notebook's cell
     if end == inf:
         return now + UNKNOWN, False
     if end == -inf:

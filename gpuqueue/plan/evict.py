@@ -48,12 +48,18 @@ def yields(snapshot: Snapshot, job: Job, now: float, gpus: int) -> bool:
     """Whether a running job makes room for one of higher priority that asks for so many GPUs."""
     if not job.request.preemptible:
         return False
+    goes = job.state is JobState.RUNNING or _is_paused(job)
     saves = snapshot.policy.checkpoint or job.id in snapshot.saves
     if job.state is JobState.EVICTING or saves:
-        return job.state in {JobState.EVICTING, JobState.RUNNING}
-    if job.state is not JobState.RUNNING or job.attempt > STOPS:
+        return job.state is JobState.EVICTING or goes
+    if not goes or job.attempt > STOPS:
         return False
     return _loss(snapshot, job, now) < SPARED * max(1, gpus)
+
+
+def _is_paused(job: Job) -> bool:
+    """Whether it stands still while a notebook computes, and so can be woken to step aside."""
+    return job.borrows and job.state is JobState.FROZEN and job.asked == "pause"
 
 
 def _loss(snapshot: Snapshot, job: Job, now: float) -> float:
@@ -116,7 +122,7 @@ class Rooms:
         self._candidates = [
             job
             for job in reversed(dearest_first(self.snapshot, self.snapshot.running, self.now))
-            if job.state is JobState.RUNNING and job.request.preemptible
+            if (job.state is JobState.RUNNING or _is_paused(job)) and job.request.preemptible
         ]
 
     def enter(self, item: Item, marks: int) -> bool:

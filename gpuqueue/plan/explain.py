@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpuqueue.model import WHOLE, Job, JobState
+from gpuqueue.model import WHOLE, Job, JobState, Loan
 from gpuqueue.plan.board import Board, Space
 from gpuqueue.plan.ends import UNKNOWN, expected_end, length_of
 from gpuqueue.plan.hints import HINTED, hint_for
@@ -68,11 +68,19 @@ def explain(decision: Decision) -> dict[int, Wait]:
         placement = decision.lanes.placement(form, marks)
         started[job.id] = placement
         board.take(job, placement, now + length_of(snapshot, job))
+    for job, form, marks in decision.borrowed:
+        placement = decision.lanes.placement(form, marks)
+        started[job.id] = placement
+        borrower = replace(job, loan=Loan(borrows=True))
+        board.take(borrower, placement, now + length_of(snapshot, job))
+    for job in decision.settled:
+        board.settle(job)
+    has = started.keys() | {job.id for job in decision.settled}
     unreserved = decision.unreserved
     reserved = [
         _Reservation(item, start, start + item.length, marks)
         for item, start, marks in zip(decision.order.items, laid.starts, laid.marks, strict=True)
-        if start < inf and item.job.id not in started and item.job.id not in unreserved
+        if start < inf and item.job.id not in has and item.job.id not in unreserved
     ]
     ranks = {item.job.id: rank for rank, item in enumerate(decision.order.items)}
     names = Names({job.id: job for job in (*snapshot.waiting, *snapshot.running)}, now)
@@ -85,7 +93,8 @@ def explain(decision: Decision) -> dict[int, Wait]:
     waits: dict[int, Wait] = {}
     for position, job in enumerate(queue, 1):
         if job.id in started:
-            waits[job.id] = Wait(position, now, *_starting(scene, started[job.id].gpus))
+            why = _starting(scene, job, started[job.id].gpus)
+            waits[job.id] = Wait(position, now, *why)
         elif job.id in behind and not job.request.after:
             sentence = f"{position - 1} jobs are ahead of it"
             at = _not_before(decision, job, later)
@@ -105,8 +114,8 @@ def _give_hints(scene: _Scene, waits: dict[int, Wait]) -> None:
     for band in decision.bands:
         laid, timeline = band.order.laid, band.base.copy()
         for item, start, marks in zip(band.order.items, laid.starts, laid.marks, strict=True):
-            wait = waits[item.job.id]
-            if wait.reason in _HINTED_REASONS:
+            wait = waits.get(item.job.id)  # one that borrows is in line, and does not wait
+            if wait is not None and wait.reason in _HINTED_REASONS:
                 told += 1
                 if told > HINTED:
                     return
@@ -177,10 +186,12 @@ def _not_before(decision: Decision, job: Job, later: dict[Form, float]) -> float
     return later[form] if later[form] < decision.now + UNKNOWN else None
 
 
-def _starting(scene: _Scene, gpus: Sequence[str]) -> _Why:
+def _starting(scene: _Scene, job: Job, gpus: Sequence[str]) -> _Why:
     indexes = [space.index for space in scene.board.spaces if space.gpu.uuid in gpus]
     where = f" on {gpu_list(indexes, len(scene.board.spaces))}" if indexes else ""
-    return _Why(WaitReason.STARTING, f"starts now{where}")
+    lent = any(other.id == job.id for other, _, _ in scene.decision.borrowed)
+    how = ", on compute that notebooks lend while they idle" if lent else ""
+    return _Why(WaitReason.STARTING, f"starts now{where}{how}")
 
 
 def _why(scene: _Scene, job: Job) -> _Why:

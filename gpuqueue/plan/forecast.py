@@ -33,7 +33,12 @@ def forecast(plan: Plan, limit: int) -> list[Booking]:
     decision, horizon = plan.decision, plan.now + UNKNOWN
     found: list[Booking] = []
     order = decision.order
+    lent = {job.id: marks for job, _, marks in decision.borrowed}
     for item, start, marks in zip(order.items, order.laid.starts, order.laid.marks, strict=True):
+        if item.job.borrows:
+            continue  # it runs, and waits for compute of its own
+        if item.job.id in lent:
+            start, marks = plan.now, lent[item.job.id]  # noqa: PLW2901
         at = decision.awaited.get(item.job.id, start)
         if at >= horizon:
             continue

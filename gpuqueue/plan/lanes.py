@@ -281,6 +281,31 @@ class Lanes:
         form.test = test
         form.takes = (*takes, slots << self.slot_shift)
 
+    def claim(self, job: Job) -> Form:
+        """The form of what a running borrower lacks: the compute that it has borrowed, there."""
+        grants = [g for g in (job.placement or Placement()).grants if g.gpu in self.by_uuid]
+        compute = max((grant.compute for grant in grants), default=0)
+        need = Need(len(grants), compute, 0, whole=False, light=False, slots=0, exclusive=False)
+        form = Form(need, None)
+        takes = [0] * (len(self.lanes) + 1)
+        for grant in grants:
+            lane = self.by_uuid[grant.gpu]
+            form.able |= lane.guard
+            takes[lane.number] = grant.compute * COMPANY << lane.room
+        form.takes = tuple(takes)
+        form.test = sum(takes)
+        return form
+
+    def without_compute(self, form: Form) -> Form:
+        """What a compiled form takes but for its compute: where that would only be lent to it."""
+        compute = form.need.compute * COMPANY
+        twin = Form(replace(form.need, compute=0), form.never)
+        *parts, slots = form.takes
+        less = [compute << lane.room if parts[lane.number] else 0 for lane in self.lanes]
+        twin.takes = (*(take - cut for take, cut in zip(parts, less, strict=True)), slots)
+        twin.test, twin.able, twin.count = form.test - sum(less), form.able, form.count
+        return twin
+
     def _part(self, lane: Lane, need: Need) -> tuple[int, int] | None:
         """What a need tests and takes of one GPU; None where it can never go."""
         card = lane.card
@@ -310,7 +335,10 @@ class Lanes:
     # -- what is held ------------------------------------------------------------------------
 
     def held(self, job: Job) -> list[tuple[int, int, int]]:
-        """What a running job holds as (shift, bits, amount), field by field."""
+        """What a running job holds as (shift, bits, amount), field by field.
+
+        Compute that it has only borrowed is not counted: that is its owners'.
+        """
         placement = job.placement or Placement()
         request = job.request
         light = request.preset is Preset.LIGHT
@@ -323,7 +351,7 @@ class Lanes:
             lane = self.by_uuid.get(grant.gpu)
             if lane is None:
                 continue  # a grant on a GPU that is no longer managed has no ledger
-            room = grant.compute * COMPANY + (not light)
+            room = (0 if job.borrows else grant.compute * COMPANY) + (not light)
             parts.append((lane.room, _ROOM_BITS, FULL if grant.whole else room))
             if not grant.whole:
                 parts.append((lane.memory, memory_bits, grant.memory))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gpuqueue.model import WHOLE, Job, JobKind, Request
+from dataclasses import replace
+
+from gpuqueue.model import WHOLE, Job, JobKind, Loan, Request
 from gpuqueue.plan.board import Board, Space
 from gpuqueue.plan.decide import Plan
 from gpuqueue.plan.types import WaitReason
@@ -45,7 +47,8 @@ def refusal(plan: Plan, job: Job) -> str:
     board = Board(snapshot, plan.now)
     jobs = {other.id: other for other in (*snapshot.waiting, *snapshot.running)}
     for start in plan.starts:
-        board.take(jobs[start.job], start.placement, plan.now)
+        loan = Loan(borrows=True) if start.borrows else None
+        board.take(replace(jobs[start.job], loan=loan), start.placement, plan.now)
     names = Names(jobs, plan.now)
     lines = [f"{lead}."]
     for space in board.spaces:

@@ -165,6 +165,14 @@ class Timeline:
 
     def take_now(self, item: Item) -> int | None:
         """Start one more job now, beside all that is reserved; its GPUs, or None."""
+        common = self.open_now(item)
+        return None if common is None else self.reserve(item.form, item.length, 0, common)[1]
+
+    def open_now(self, item: Item) -> int | None:
+        """Marks of the GPUs on which one more job may start now, beside all that is reserved.
+
+        None where they are too few for it, or slots are.
+        """
         times, free, lanes, form = self.times, self.free, self.lanes, item.form
         end = times[0] + item.length
         common = form.able
@@ -177,7 +185,7 @@ class Timeline:
                 common &= lanes.fits(form, free[step], first=not step)
                 if common.bit_count() < form.gpus:
                     return None
-        return self.reserve(form, item.length, 0, common)[1]
+        return common
 
     def reserve(
         self, form: Form, length: float, at: int, marks: int, upto: int | None = None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gpuqueue.model import Gpu, Job, JobState, Mode, Placement
+from gpuqueue.model import WHOLE, Gpu, Job, JobState, Mode, Placement
 
 __all__ = [
     "Card",
@@ -52,6 +52,16 @@ class Policy:
         fits starts, nobody is promised anything, and wide work may wait for ever.
     checkpoint
         Seconds between the points from which a preemptible job can go on; 0: it begins anew.
+    lend
+        To whom idle notebooks lend their compute: ``all``, ``preemptible`` jobs, or nobody
+        (``off``). Who has borrowed already is not affected.
+    lend_after, lend_again
+        Seconds that a notebook must have computed nothing until it lends, and until those go on
+        that had borrowed before.
+    lend_patience
+        Seconds that a borrower stands still until it may be put back to start elsewhere.
+    overcommit
+        Up to how many thousandths of each GPU notebooks may hold, if need be as borrowers.
     """
 
     slots: int
@@ -64,6 +74,11 @@ class Policy:
     fair_share: bool = False
     starvation_guard: bool = True
     checkpoint: float = 0.0
+    lend: str = "all"
+    lend_after: float = 60.0
+    lend_again: float = 5.0
+    overcommit: int = WHOLE
+    lend_patience: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +131,8 @@ class Snapshot:
         GPU seconds that each owner had in the last 24 hours; only looked at for ``fair_share``.
     mode
         Who has the GPUs; while it is not the queue, nothing starts.
+    idle
+        The notebooks' kernels that compute nothing, and since when (seconds since the epoch).
     saves
         Ids of the running jobs that save when they are to make room: nothing of them is lost.
     """
@@ -129,6 +146,7 @@ class Snapshot:
     latest: Mapping[int, float] = field(default_factory=dict)
     usage: Mapping[str, float] = field(default_factory=dict)
     mode: Mode = field(default_factory=Mode)
+    idle: Mapping[int, float] = field(default_factory=dict)
     saves: frozenset[int] = frozenset()
 
 
@@ -165,10 +183,11 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start this job now, here."""
+    """Start this job now, here; ``borrows``: on compute that notebooks lend."""
 
     job: int
     placement: Placement
+    borrows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,16 @@ from gpuqueue.model import Job, JobKind, Mode
 from gpuqueue.plan.board import Board, Space
 from gpuqueue.units import format_duration
 
-__all__ = ["Names", "free_words", "gpu_list", "is_own", "listed", "strangers"]
+__all__ = [
+    "Names",
+    "free_words",
+    "gpu_list",
+    "is_own",
+    "lent_words",
+    "listed",
+    "paused_words",
+    "strangers",
+]
 
 _SHOWN = 4
 
@@ -55,6 +64,42 @@ def is_own(kernel: Job, job: Job) -> bool:
 def strangers(space: Space) -> str:
     """Who uses a GPU outside the queue."""
     return listed(space.card.holders) or "a program outside the queue"
+
+
+def paused_words(where: Sequence[tuple[int, Sequence[Job]]]) -> str:
+    """Why a borrower stands still: by number of GPU, those whose compute is in use by themselves.
+
+    ``paused: notebook a.ipynb computes on GPU 0``.
+    """
+    clauses = []
+    for index, jobs in where:
+        many = len(jobs) > 1
+        books = all(job.kind is JobKind.KERNEL for job in jobs)
+        verb = "compute" if many and books else "computes" if books else "has that part"
+        verb = "have that part" if many and not books else verb
+        clauses.append(f"{_who(jobs)} {verb} {'on' if books else 'of'} GPU {index}")
+    return f"paused: {' and '.join(clauses)}" if clauses else "paused: others compute there"
+
+
+def lent_words(job: Job, where: Sequence[tuple[int, Sequence[Job]]]) -> str:
+    """Whose compute a borrower has: ``runs on compute that notebook a.ipynb lends on GPU 0``."""
+    if job.kind is JobKind.KERNEL:
+        return "computes when other notebooks on its GPU do not"
+    clauses = [
+        f"{_who(jobs)} lend{'s' if len(jobs) == 1 else ''} on GPU {index}" for index, jobs in where
+    ]
+    if not clauses:
+        return "runs on compute that nobody else holds now"
+    return f"runs on compute that {' and '.join(clauses)}"
+
+
+def _who(jobs: Sequence[Job]) -> str:
+    """``notebook a.ipynb``, ``notebooks a.ipynb and b.ipynb``, ``job 3 (train)``."""
+    if all(job.kind is JobKind.KERNEL for job in jobs):
+        word = "notebook" if len(jobs) == 1 else "notebooks"
+        return f"{word} {listed([job.tag for job in jobs])}"
+    names = [f"job {job.id} ({job.tag})" if job.tag else f"job {job.id}" for job in jobs]
+    return listed(names) or "others"
 
 
 class Names:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from gpuqueue.run.quiet import quiet
 from gpuqueue.run.surroundings import put_warnings, take_warnings
 
 __all__ = ["is_here", "keep_filters", "stop_waiting", "when_imported"]
@@ -37,7 +38,7 @@ def stop_waiting(name: str) -> None:
 
 
 def keep_filters(imported: Iterable[str]) -> None:
-    """Let the import of these change no warning filters: where that was done, it is done."""
+    """Let the import of these change no warning filters and print nothing: that has been done."""
     _finder().quiet = frozenset(name for name in imported if name not in sys.modules)
 
 
@@ -72,7 +73,8 @@ class _Finder(importlib.abc.MetaPathFinder):
             filters = take_warnings()
             with contextlib.suppress(AttributeError):
                 del loader.exec_module
-            run(module)
+            with quiet() if spec.name in self.quiet else contextlib.nullcontext():
+                run(module)
             if spec.name in self.quiet:
                 put_warnings(filters)
             for work in self.later.pop(spec.name, {}).values():

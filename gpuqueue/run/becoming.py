@@ -19,6 +19,7 @@ from gpuqueue.run.arrays import is_array
 from gpuqueue.run.making import DEVICE
 from gpuqueue.run.ownways import is_filled_in_place
 from gpuqueue.run.parametrized import become_parametrized
+from gpuqueue.run.setorder import adding_order
 
 __all__ = ["become", "replace", "stays_as_made"]
 
@@ -185,8 +186,9 @@ def _become_container(old: Any, new: Any) -> bool:
         dict.clear(old)
         dict.update(old, entries)
     elif isinstance(old, set | weakref.WeakSet):
+        order = adding_order(new) if type(new) is set else None
         old.clear()
-        old.update(new)
+        old.update(order or new)
     elif isinstance(old, weakref.WeakKeyDictionary | weakref.WeakValueDictionary):
         kept = list(new.items())
         old.clear()

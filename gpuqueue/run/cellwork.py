@@ -16,6 +16,7 @@ from typing import Any
 from gpuqueue.run.celloutput import OVER
 from gpuqueue.run.devicememory import is_out_of_memory, peak_of_torch
 from gpuqueue.run.files import RESULT, read_json, write_json
+from gpuqueue.run.quiet import quiet
 from gpuqueue.run.shellstate import IPYTHON_NAMES, LAST, hidden_names, own_magics, put_history
 
 __all__ = ["VALUES", "driver_order", "finish", "prepare", "setup"]
@@ -131,7 +132,7 @@ def prepare() -> None:
     sys.path[:] = spec["sys_path"]
     sys.argv[:] = spec.get("argv_of_kernel") or sys.argv
     path = os.path.join(folder, "payload")
-    loaded = load_file(path)
+    loaded = quiet()(load_file)(path)  # what it imports has been heard in the notebook
     needed = [name for name in loaded.problems if name in spec["needs"]]
     if needed:
         raise ImportError("; ".join(f"{name}: {loaded.problems[name]}" for name in needed))

@@ -9,8 +9,11 @@ for a job, and then speaks through the files of that job's attempt:
 ``log``          locked by the owner for as long as it lives; nothing is written to it
 ``kernel.json``  by the owner: the kernel's process, named anew after each restart
 ``busy``         by the kernel: one byte, ``1`` while a cell runs, else ``0``
+``lends``        by the controller: others may use its compute while it idles, so the kernel rings
+                 the controller as a cell begins
 ``restarting``   by the owner: the kernel has gone, and is about to start again
 ``released``     by the owner: nobody needs the share any more
+``tidy``         doorbell of the kernel: it is to empty the caches of its libraries
 ===============  ==============================================================================
 
 The kernel is told by one variable, ``GPUQUEUE_SHARE``: which share it has, and how its environment
@@ -31,6 +34,7 @@ from gpuqueue.model import ProcessId
 from gpuqueue.run.files import LOG, hold, is_held, read_json, write_json
 from gpuqueue.run.inherit import unheld
 from gpuqueue.run.process import alive, is_elsewhere
+from gpuqueue.run.wake import ring
 
 if sys.platform != "win32":
     import fcntl
@@ -38,18 +42,22 @@ if sys.platform != "win32":
 __all__ = [
     "BUSY",
     "SHARE",
+    "TIDY",
     "Busy",
     "activity",
+    "ask_to_tidy",
     "has_grant",
     "has_let_go",
     "is_busy",
     "is_coming_up",
+    "is_lending",
     "is_released",
     "is_restarting",
     "keep_for_restart",
     "keep_lock",
     "lives",
     "mark",
+    "mark_lending",
     "name_kernel",
     "own_share",
     "process_in",
@@ -65,6 +73,8 @@ __all__ = [
 SHARE = "GPUQUEUE_SHARE"
 """The variable by which a process knows its share; what it starts inherits it."""
 BUSY = "busy"
+TIDY = "tidy"
+_LENDS = "lends"
 _GRANT = "grant.json"
 _KERNEL = "kernel.json"
 _RELEASED = "released"
@@ -194,12 +204,20 @@ class Busy:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._over = os.path.join(folder, _RELEASED)
         path = os.path.join(folder, BUSY)
+        self._folder = os.path.abspath(folder)
         self._file = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
 
     def tell(self, *, busy: bool) -> None:
-        """Say whether a cell runs."""
+        """Say whether a cell runs; ring where others use the compute meanwhile."""
         with contextlib.suppress(OSError):
             os.pwrite(self._file, b"1" if busy else b"0", 0)
+        # in this order: who lends is marked first and looked at then
+        if busy and is_lending(self._folder):
+            from gpuqueue.run.wake import ring
+
+            job = os.path.dirname(self._folder)
+            root = os.path.dirname(os.path.dirname(job))
+            ring(os.path.join(root, "wake"), f"busy {os.path.basename(job)}")
 
     def is_over(self) -> bool:
         """Whether the share was given back; one look at a name."""
@@ -208,6 +226,21 @@ class Busy:
     def close(self) -> None:
         """Let go of the file."""
         os.close(self._file)
+
+
+def mark_lending(folder: str | os.PathLike[str], *, lends: bool) -> None:
+    """Have the kernel ring as its next cell begins, or no longer."""
+    path = os.path.join(folder, _LENDS)
+    with contextlib.suppress(OSError):
+        if lends:
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+        else:
+            os.unlink(path)
+
+
+def is_lending(folder: str | os.PathLike[str]) -> bool:
+    """Whether others may use the kernel's compute while it idles."""
+    return os.path.exists(os.path.join(folder, _LENDS))
 
 
 def is_busy(folder: str | os.PathLike[str]) -> bool:
@@ -248,6 +281,11 @@ def is_coming_up(folder: str | os.PathLike[str], started: float | None, patience
     except OSError:
         return False
     return started is not None and named > started and 0 <= time.time() - named < patience
+
+
+def ask_to_tidy(folder: str | os.PathLike[str]) -> bool:
+    """Have a kernel empty the caches of its libraries as soon as no cell runs; whether it hears."""
+    return ring(os.path.join(folder, TIDY), "caches")
 
 
 # -- the environment -------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import types
 import weakref
 from typing import Any
 
-from gpuqueue.run import comms, remade
+from gpuqueue.run import comms, parametrized, remade
 
 __all__ = [
     "forwards",
@@ -16,6 +16,7 @@ __all__ = [
     "is_bunch",
     "is_filled_in_place",
     "is_filled_plainly",
+    "reduce_made_anew",
 ]
 
 
@@ -27,6 +28,21 @@ def _inherits(kind: type, name: str, base: type) -> bool:
 def is_bunch(kind: type) -> bool:
     """Whether a class is scikit-learn's dict with attributes."""
     return (kind.__module__, kind.__name__) == ("sklearn.utils._bunch", "Bunch")
+
+
+def reduce_made_anew(value: Any) -> Any:
+    """How an object is made again that refuses to be pickled; None for all others.
+
+    Each process has its own of tqdm's lock and the thread that watches its bars, both on the class.
+    """
+    kind = type(value)
+    if parametrized.is_parametrized(kind):
+        return parametrized.reduce_parametrized(value)
+    if kind.__module__ == "tqdm.std" and kind.__name__ == "TqdmDefaultWriteLock":
+        return kind, ()
+    if kind.__module__ == "tqdm._monitor" and kind.__name__ == "TMonitor":
+        return type(None), ()
+    return None
 
 
 def is_filled_plainly(torch: Any, kind: type) -> bool:

@@ -54,8 +54,14 @@ from gpuqueue.run.making import (
     make_view,
     make_weakref,
 )
-from gpuqueue.run.ownways import forwards, has_own_way_to_begin, is_bunch, is_filled_plainly
-from gpuqueue.run.parametrized import is_parametrized, reduce_parametrized
+from gpuqueue.run.ownways import (
+    forwards,
+    has_own_way_to_begin,
+    is_bunch,
+    is_filled_plainly,
+    reduce_made_anew,
+)
+from gpuqueue.run.setorder import orders_of
 from gpuqueue.run.tensors import Tensors
 
 # files of earlier releases name the functions of ``making.py`` as this module's
@@ -174,8 +180,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def _by_kind(self, kind: type, obj: Any) -> Any:
         """How an object is made again whose class has a base of which we know more."""
-        if is_parametrized(kind):
-            return reduce_parametrized(obj)
+        if reduced := reduce_made_anew(obj):
+            return reduced
         if forwards(kind):
             return _new_object, (kind,), dict(vars(obj)), None, None, fill_plainly
         if is_bunch(kind):  # its own way leaves out its attributes
@@ -366,6 +372,10 @@ class Sender:
     def forget(self) -> None:
         """Begin anew: nothing has been sent yet."""
         self._pickler.clear_memo()
+
+    def orders(self) -> dict[int, list[int]]:
+        """Of the sets that have been sent, see ``setorder.py``."""
+        return orders_of(self._pickler.memo.copy())
 
     def numbered(self) -> Mapping[int, Any]:
         """What has been sent, by the number under which the receiver has it. Ends the sending."""

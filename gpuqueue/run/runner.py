@@ -24,6 +24,7 @@ from gpuqueue.run.files import ASIDE, ASK, LOG, SPEC, ExitFile, hold, read_json,
 from gpuqueue.run.freezing import freeze, thaw
 from gpuqueue.run.logfile import LogFile
 from gpuqueue.run.process import adopt_orphans, descendants, identify, since_boot
+from gpuqueue.run.unheard import killed_note
 from gpuqueue.run.wake import Doorbell, ring
 
 __all__ = ["DEFAULTED", "Post", "Runner"]
@@ -128,7 +129,7 @@ class Runner:
         self.reason = ""
         self._exit: ExitFile | None = None
         self._known_at: float | None = None
-        self._told = False
+        self._told = self._insisted = False
         self._recorded = False
         self._log: LogFile | None = None
         self._bell: Doorbell | None = None
@@ -373,6 +374,10 @@ class Runner:
         pids = descendants(os.getpid())
         if late and not self._farewell.said(pids):
             return
+        if late and self.status is None and not self._insisted:
+            self._insisted = True
+            assert self._log is not None
+            self._log.write(killed_note(self.payload, self.order["grace"], len(pids) - 1))
         for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)

@@ -34,6 +34,25 @@ def _of_module(module: str, name: str) -> Callable[[], Any]:
     return lambda: getattr(sys.modules.get(module), name, None)
 
 
+_PARTS = (
+    "display_formatter", "display_pub", "displayhook", "history_manager", "magics_manager",
+    "events", "extension_manager", "alias_manager", "input_transformer_manager",
+)  # fmt: skip
+"""Of the shell, each of which refers to it."""
+_SHOWN_AS = (
+    "text/plain", "text/html", "text/markdown", "text/latex", "image/svg+xml", "image/png",
+    "image/jpeg", "application/pdf", "application/json", "application/javascript",
+)  # fmt: skip
+
+
+def _part(name: str) -> Callable[[], Any]:
+    return lambda: getattr(_shell(), name, None)
+
+
+def _formatter(kind: str) -> Callable[[], Any]:
+    return lambda: getattr(_part("display_formatter")(), "formatters", {}).get(kind)
+
+
 _TWINS: dict[str, Callable[[], Any]] = {
     "shell": _shell,
     "kernel": lambda: getattr(_shell(), "kernel", None),
@@ -49,6 +68,8 @@ _TWINS: dict[str, Callable[[], Any]] = {
     "NumPy's generator": _of_module("numpy.random.mtrand", "_rand"),
     "Python's generator": _of_module("random", "_inst"),
     "torch's generator": _of_module("torch", "default_generator"),
+    **{f"shell's {name}": _part(name) for name in _PARTS},
+    **{f"formatter of {kind}": _formatter(kind) for kind in _SHOWN_AS},
 }
 
 

@@ -27,6 +27,7 @@ from gpuqueue.run.deep import has_room, with_room
 from gpuqueue.run.large import Large
 from gpuqueue.run.making import main_namespace
 from gpuqueue.run.pickling import Sender
+from gpuqueue.run.setorder import put_orders
 from gpuqueue.run.unpickling import Loaded, unpickle
 from gpuqueue.units import format_bytes
 
@@ -52,6 +53,9 @@ SOON = 64 << 20
 
 _CALLED = (types.ModuleType, types.FunctionType, type)
 """Kinds that the loading of others may call."""
+_SET = b"\x8f\x94"
+"""Begins a set in a pickle."""
+_ORDERS = "<orders>"
 CHANGE = "<change "
 """Begins the name of what an object that the receiver has is to become: ``<change 12>``."""
 
@@ -156,6 +160,8 @@ def _dump_values(
             by_weight = sorted(order, key=rank)
             passes += 1
             if by_weight == order or passes > 2:
+                if any(_SET in text for text, _ in done.values()) and (found := sender.orders()):
+                    done[_ORDERS] = sender.dump(found)
                 pieces, large = assemble(done, problems, beside)
                 return Dumped(pieces, large, problems, sender.numbered())
             order = by_weight
@@ -253,6 +259,7 @@ def parse_values(
     given = {} if origins is None else origins
     loaded = unpickle(reader, names, given, into)
     loaded.problems = problems | loaded.problems
+    put_orders(loaded.objects, loaded.values.pop(_ORDERS, {}))
     return loaded
 
 

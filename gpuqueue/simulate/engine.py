@@ -28,7 +28,7 @@ from gpuqueue.plan import (
 )
 from gpuqueue.simulate.trace import TraceJob
 
-__all__ = ["Estimates", "Outcome", "replay"]
+__all__ = ["Estimates", "Outcome", "Replay", "replay"]
 
 _HOUR = 3600.0
 _DAY = 86_400.0
@@ -82,12 +82,14 @@ def replay(
     GpuqueueError
         The scheduler left a job waiting on an empty machine.
     """
-    run = _Replay(jobs, gpus, policy, estimates)
+    run = Replay(jobs, gpus, policy, estimates)
     run.on_progress = on_progress
     return run.run()
 
 
-class _Replay:
+class Replay:
+    """One replay; ``run`` plays it."""
+
     def __init__(
         self, jobs: Sequence[TraceJob], gpus: Sequence[Gpu], policy: Policy, estimates: Estimates
     ) -> None:
@@ -113,6 +115,7 @@ class _Replay:
         self.work = 0.0
 
     def run(self) -> Outcome:
+        """Play all of it."""
         number, trace, ends = 0, self.trace, self.ends
         while number < len(trace) or ends:
             now = min(
@@ -202,15 +205,7 @@ class _Replay:
 
     def _decide(self, now: float) -> bool:
         """Carry out a plan; whether there is another to be made at this moment."""
-        snapshot = Snapshot(
-            self.cards,
-            tuple(self.waiting.values()),
-            tuple(self.running.values()),
-            self.policy,
-            estimates=self.guesses,
-            latest=self.latest,
-            usage=self._usage(now) if self.policy.fair_share else {},
-        )
+        snapshot = self._snapshot(now)
         began = time.process_time()
         decision = plan(snapshot, now)
         self.out.seconds += time.process_time() - began
@@ -222,6 +217,17 @@ class _Replay:
         for stop in decision.evictions:
             self._evict(stop.job, now)
         return bool(decision.evictions)
+
+    def _snapshot(self, now: float) -> Snapshot:
+        return Snapshot(
+            self.cards,
+            tuple(self.waiting.values()),
+            tuple(self.running.values()),
+            self.policy,
+            estimates=self.guesses,
+            latest=self.latest,
+            usage=self._usage(now) if self.policy.fair_share else {},
+        )
 
     def _usage(self, now: float) -> dict[str, float]:
         """GPU seconds of each owner in the last 24 hours."""

@@ -20,6 +20,7 @@ from gpuqueue.model import (
     Job,
     JobKind,
     JobState,
+    Loan,
     Mode,
     ModeName,
     Origin,
@@ -60,6 +61,7 @@ _NAMES = {
         Mode,
         Size,
         Hold,
+        Loan,
     )
 }
 
@@ -116,6 +118,13 @@ def hold_from(data: Mapping[str, Any] | None) -> Hold | None:
     return Hold(**known)
 
 
+def loan_from(data: Mapping[str, Any] | None) -> Loan | None:
+    """What is lent of a job's compute, or to it, from its dictionary."""
+    if data is None:
+        return None
+    return Loan(bool(data.get("borrows")), tuple((gpu, part) for gpu, part in data.get("away", ())))
+
+
 def process_from(data: Mapping[str, Any] | None) -> ProcessId | None:
     """A process identity from its dictionary."""
     return None if data is None else ProcessId(data["pid"], data["start"], data["boot"])
@@ -130,7 +139,8 @@ def reading_from(data: Mapping[str, Any]) -> Reading:
     """A reading from its dictionary."""
     known = {name: data[name] for name in _NAMES[Reading] if name in data}
     known["processes"] = tuple(
-        GpuProcess(item["pid"], item["memory"]) for item in known.get("processes", ())
+        GpuProcess(item["pid"], item["memory"], item.get("utilization"))
+        for item in known.get("processes", ())
     )
     return Reading(**known)
 
@@ -150,7 +160,7 @@ def mode_from(data: Mapping[str, Any] | None) -> Mode:
 COLUMNS = (
     "id, kind, state, request, tag, owner, command, cwd, origin, submitted, position, attempt, "
     "placement, started, ended, returncode, reason, process, asked, key, retry_of, expected, "
-    "latest, learned, sound, peak, learned_memory, lacked, frozen, frozen_at, resized, hold"
+    "latest, learned, sound, peak, learned_memory, lacked, frozen, frozen_at, resized, hold, loan"
 )
 
 
@@ -171,7 +181,7 @@ def job_from(row: tuple[Any, ...]) -> Job:
         job_id, kind, state, request, tag, owner, command, cwd, origin, submitted, position,
         attempt, placement, started, ended, returncode, reason, process, asked, key, retry_of,
         expected, latest, learned, sound, peak, learned_memory, lacked, frozen, frozen_at,
-        resized, hold,
+        resized, hold, loan,
     ) = row  # fmt: skip
     return Job(
         id=job_id,
@@ -206,6 +216,7 @@ def job_from(row: tuple[Any, ...]) -> Job:
         frozen_at=frozen_at,
         resized=size_from(load(resized)),
         hold=hold_from(load(hold)),
+        loan=loan_from(load(loan)),
     )
 
 
@@ -246,4 +257,5 @@ def job_to_dict(job: Job) -> dict[str, Any]:
         "frozen_at": job.frozen_at,
         "resized": plain(job.resized),
         "hold": plain(job.hold),
+        "loan": plain(job.loan),
     }

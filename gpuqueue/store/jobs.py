@@ -214,8 +214,8 @@ class Jobs(Events, Placements):
         cursor = db.execute(
             "UPDATE jobs SET state = ?, position = ?, attempt = ?, placement = ?, started = ?, "
             "ended = ?, returncode = ?, reason = ?, process = ?, asked = ?, peak = ?, "
-            "learned_memory = ?, lacked = ?, frozen = ?, frozen_at = ?, resized = ?, hold = ? "
-            "WHERE id = ? AND state NOT IN ('succeeded', 'failed', 'cancelled')",
+            "learned_memory = ?, lacked = ?, frozen = ?, frozen_at = ?, resized = ?, hold = ?, "
+            "loan = ? WHERE id = ? AND state NOT IN ('succeeded', 'failed', 'cancelled')",
             (
                 str(after.state), after.position, after.attempt,
                 None if after.placement is None else dump(plain(after.placement)),
@@ -223,7 +223,8 @@ class Jobs(Events, Placements):
                 None if after.process is None else dump(plain(after.process)),
                 after.asked, after.peak, after.learned_memory, after.lacked, after.frozen,
                 after.frozen_at, None if after.resized is None else dump(plain(after.resized)),
-                None if after.hold is None else dump(plain(after.hold)), after.id,
+                None if after.hold is None else dump(plain(after.hold)),
+                None if after.loan is None else dump(plain(after.loan)), after.id,
             ),
         )  # fmt: skip
         if cursor.rowcount != 1:

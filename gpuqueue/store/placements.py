@@ -19,7 +19,7 @@ class Stay:
     ``compute`` in thousandths, ``memory`` in bytes, times in seconds since the epoch; ``until`` is
     None while it lasts. ``notebook`` is the path of the notebook or script that it came from and
     ``agent`` the coding agent that asked for it, where that is known. ``frozen``: it only stood
-    still and held its memory.
+    still and held its memory. ``lent`` thousandths of its compute were used by others meanwhile.
     """
 
     job: int
@@ -33,6 +33,7 @@ class Stay:
     until: float | None
     frozen: bool = False
     agent: str = ""
+    lent: int = 0
 
 
 class Placements(Connection):
@@ -42,8 +43,8 @@ class Placements(Connection):
         """Open the usage records of an attempt, within the caller's transaction."""
         db.executemany(
             "INSERT INTO placements "
-            "(job, attempt, gpu, compute, memory, whole, slots, since, frozen) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "(job, attempt, gpu, compute, memory, whole, slots, since, frozen, lent) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [
                 (
                     job.id,
@@ -55,6 +56,7 @@ class Placements(Connection):
                     placement.slots,
                     at,
                     job.state is JobState.FROZEN,
+                    0 if job.loan is None else job.loan.on(g.gpu),
                 )
                 for g in placement.grants
             ],
@@ -78,13 +80,14 @@ class Placements(Connection):
         grants = tuple(Grant(gpu, c, m, bool(whole)) for gpu, c, m, whole, _ in rows)
         return Placement(grants, rows[0][4]) if rows else None
 
-    def usage(self, since: float) -> list[tuple[str, str, int, int, float, float | None]]:
-        """Who held what of which GPU after ``since``: owner, GPU, compute, memory, from, until.
+    def usage(self, since: float) -> list[tuple[str, str, int, int, int, float, float | None]]:
+        """Who held what of which GPU after ``since``.
 
-        ``until`` is None for those that still hold it.
+        Owner, GPU, compute, what others used of that, memory, from, until; the last is None for
+        those that still hold it.
         """
         return self._rows(
-            "SELECT jobs.owner, gpu, compute, memory, since, until FROM placements "
+            "SELECT jobs.owner, gpu, compute, lent, memory, since, until FROM placements "
             "JOIN jobs ON jobs.id = placements.job WHERE until IS NULL OR until > ?",
             (since,),
         )
@@ -98,12 +101,12 @@ class Placements(Connection):
         rows: list[tuple[Any, ...]] = self._rows(
             "SELECT jobs.id, owner, tag, coalesce(json_extract(origin, '$.path'), ''), gpu, "
             "compute, memory, since, until, placements.frozen, "
-            "coalesce(json_extract(origin, '$.agent'), '') FROM placements "
+            "coalesce(json_extract(origin, '$.agent'), ''), lent FROM placements "
             "JOIN jobs ON jobs.id = placements.job "
             f"WHERE (until IS NULL OR until > ?){of} ORDER BY seq",
             (since, *more),
         )
-        return [Stay(*(*row[:9], bool(row[9]), row[10])) for row in rows]
+        return [Stay(*(*row[:9], bool(row[9]), *row[10:])) for row in rows]
 
     def occupied(
         self, since: float, limit: int

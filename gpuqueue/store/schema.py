@@ -120,7 +120,12 @@ _SIXTH = """
 CREATE INDEX jobs_ended ON jobs (ended, id, state) WHERE ended IS NOT NULL;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH)
+_SEVENTH = """
+ALTER TABLE jobs ADD COLUMN loan TEXT;
+ALTER TABLE placements ADD COLUMN lent INTEGER NOT NULL DEFAULT 0;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH)
 VERSION = len(MIGRATIONS)
 
 

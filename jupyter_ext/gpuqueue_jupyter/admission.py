@@ -13,8 +13,8 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from gpuqueue.client.wishes import Wish, change_size, default_wish, remembered, 
 from gpuqueue.control.holding import FACT as HOLDING
 from gpuqueue.control.machine import managed_gpus
 from gpuqueue.errors import DoesNotFit, GpuqueueError, InvalidRequest, NoShare, NotAllowedNow
-from gpuqueue.model import TERMINAL, Job
+from gpuqueue.model import TERMINAL, Gpu, Job
 from gpuqueue.paths import find_home
 from gpuqueue.run.kernelshare import without_share
 from gpuqueue.settings import in_job
@@ -87,7 +87,10 @@ class Admission:
             client = LocalClient(find_home())
             client.store.patience = _PATIENCE
             try:
-                return self._prepare(client, held, given_up)
+                found = self._prepare(client, held, given_up)
+                # so that it tells of its cells, and lends while none runs
+                tells = found.lease is not None and self._has_hook()
+                return replace(found, hook=found.hook or tells)
             finally:
                 client.close()
         except (NoShare, InvalidRequest):
@@ -102,7 +105,8 @@ class Admission:
         settings = client.settings
         wish = self._wish(client)
         rule = settings.kernel_shares
-        if rule != "asked" and not managed_gpus(settings, client.machine().gpus):
+        gpus = client.machine().gpus
+        if rule != "asked" and not managed_gpus(settings, gpus):
             rule = "asked"  # where there is no GPU, a rule for all kernels is about none of them
         if wish is None and rule == "all" and self._is_python():
             wish = default_wish(settings)
@@ -110,7 +114,7 @@ class Admission:
             return self._again(client, held, wish, given_up)
         if wish is not None:
             return _found(self._acquire(client, wish, given_up))
-        if rule == "late" and not _hides(self._env):
+        if rule == "late" and _may_have_all(self._env, managed_gpus(settings, gpus)):
             return self._later(client)
         return Found(environment=_plain)
 
@@ -162,6 +166,8 @@ class Admission:
         library cannot be loaded; the dynamic linker would complain into all that it prints.
         """
         words = list(self._spec.argv or ())
+        if any(gpu.vendor != "nvidia" for gpu in client.machine().gpus):
+            return ""  # it is CUDA that asks
         if not words or not re.fullmatch(r"python[\d.]*", os.path.basename(words[0])):
             return ""
         deadline = time.monotonic() + _TRYING
@@ -246,10 +252,23 @@ _TRYING = 2.0
 _FIELDS = ("share", "mem", "gpus")
 
 
-def _hides(env: Mapping[str, str]) -> bool:
-    """Whether a kernel is to see no GPU, by its user's own choice."""
+def _may_have_all(env: Mapping[str, str], gpus: Sequence[Gpu]) -> bool:
+    """Whether a kernel may use any GPU of the queue, as far as its user has chosen some.
+
+    Where only some are left to it, or none, it is left alone: the queue cannot be told which to
+    give.
+    """
     visible = without_share(env).get("CUDA_VISIBLE_DEVICES")
-    return visible is not None and visible.strip()[:1] in ("", "-")
+    if visible is None:
+        return True
+    names = [name.strip() for name in visible.split(",") if name.strip()]
+    return all(
+        any(
+            name == str(gpu.index) or (len(name) > 4 and gpu.uuid.startswith(name))
+            for name in names
+        )
+        for gpu in gpus
+    )
 
 
 def _still_holds(lease: Lease) -> bool:

@@ -22,7 +22,6 @@ __all__ = ["LateShare"]
 
 _PRELOAD = "LD_PRELOAD"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-_HIDDEN = {_VISIBLE: "", "HIP_VISIBLE_DEVICES": "-1"}
 _SLACK = 5.0
 """Seconds beyond the wait for a controller that who asks is patient."""
 _ENDING = "this kernel is ending"
@@ -62,11 +61,15 @@ class LateShare:
         self._door = Door(self._answer, wait + _SLACK) if doors_work() else None
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        """What the kernel starts with, over its own environment."""
-        told = {"late": True}
-        changes = _HIDDEN
+        """What the kernel starts with, over its own environment.
+
+        Where only Python's hook notices, no GPU is hidden: what it does not know, and programs
+        that the kernel starts, would find none.
+        """
+        told: dict[str, Any] = {"late": True}
+        changes: dict[str, str] = {}
         if self._door is not None:
-            told["ask"] = self._door.name  # type: ignore[assignment]
+            told["ask"] = self._door.name
             if self._library:
                 changes = self._caught(env, self._door.name)
         self._env = with_share(env, changes, told)

@@ -104,7 +104,8 @@ def check_books(client: LocalClient) -> None:
     live = {job.id: job for job in client.store.live()}
     for job in live.values():
         for grant in job.placement.grants if job.placement and job.state in ACTIVE else ():
-            compute[grant.gpu] = compute.get(grant.gpu, 0) + grant.compute
+            used = grant.compute - (job.loan.on(grant.gpu) if job.loan else 0)
+            compute[grant.gpu] = compute.get(grant.gpu, 0) + used
             memory[grant.gpu] = memory.get(grant.gpu, 0) + grant.memory
     for gpu in client.machine().gpus:
         assert compute.get(gpu.uuid, 0) <= WHOLE

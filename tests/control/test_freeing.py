@@ -265,14 +265,46 @@ def test_softly_while_jobs_still_save_freezes_them_at_once(home, tmp_path, mode)
 
 
 def test_nothing_to_free_and_nothing_to_resume(home, mode):
-    assert "The queue has the GPUs again" in resume().message
+    there = "The queue has the GPUs already: free mode is not on, so there is nothing to resume."
+    assert resume().message == f"{there} Nothing runs or waits."
     answer = free()
     assert answer.settled
     assert answer.message.startswith("The GPUs are yours.")
+    assert answer.sentence == "The GPUs are yours."
     since = mode().since
-    assert free().mode["since"] == since
-    resume()
+    again = free()
+    assert again.mode["since"] == since
+    assert again.sentence.startswith("The GPUs are yours already, since ")
+    assert again.message == (
+        f"{again.sentence}\n`jupyter gpuqueue resume` gives them back to the queue."
+    )
+    assert resume().message == "The queue has the GPUs again."
     assert mode().normal
+    job = gpuqueue.submit(["sleep", "600"], preset="exclusive")
+    gpuqueue.submit(["true"], preset="exclusive")
+    gpuqueue.submit(["true"], preset="exclusive")
+    until(lambda: job.state is JobState.RUNNING)
+    assert resume().sentence == f"{there} 1 job runs, 2 jobs wait."
+
+
+def test_an_answer_is_one_sentence_and_rows(home, tmp_path):
+    saves = [resumable(tmp_path / name, TRAIN, share="0.25", mem="1G") for name in "ab"]
+    keeps = python(tmp_path / "c", COUNT, tag="keeps", share="0.25", mem="1G")
+    answer = free()
+    assert answer.sentence == (
+        "The GPUs are yours: 2 jobs save and step aside, 1 job is frozen where it is."
+    )
+    rows = {row["job"]: row for row in answer.to_dict()["rows"]}
+    assert [rows[job.id]["words"] for job in saves] == ["saves and steps aside"] * 2
+    (row,) = free().rows
+    gpu = next(iter(default_client().job(keeps.id).placement.grants)).gpu
+    index = {gpu.uuid: gpu.index for gpu in default_client().machine().gpus}[gpu]
+    assert row == {
+        "job": keeps.id, "tag": "keeps", "notebook": False, "does": "", "words": "",
+        "holds": f"memory of GPU {index}", "moved": "",
+        "release": f"jupyter gpuqueue cancel {keeps.id}",
+    }  # fmt: skip
+    resume()
 
 
 def test_only_the_person_may(home, monkeypatch):

@@ -100,7 +100,9 @@ def test_free_mode_freezes_the_busy_and_leaves_the_idle(client: LocalClient) -> 
     Busy(held_folder(client, idle.job)).tell(busy=False)
     answer = free()
     assert {job["id"]: job["does"] for job in answer.jobs} == {idle.job: "idle", busy.job: "freeze"}
-    assert "notebook idle.ipynb is idle and keeps its GPU memory until %gpu release" in str(answer)
+    assert "notebook idle.ipynb is idle and lets go of what it can" in str(answer)
+    held = f"Notebook idle.ipynb (job {idle.job}) still holds memory of GPU 0; its restart lets go"
+    assert held in str(answer)
     assert client.store.mode().name is ModeName.FREE
     assert client.job(busy.job).state is JobState.FROZEN
     assert client.job(idle.job).state is JobState.RUNNING

@@ -81,6 +81,40 @@ def test_a_job_may_take_its_grace_to_end_well(home, tmp_path):
     assert "saved" in job.logs()
 
 
+DEAF = """
+import multiprocessing as mp, signal, sys, time
+if sys.argv[1] == "ignore":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+else:
+    signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
+mp.get_context("fork").Process(target=time.sleep, args=(600,)).start()
+print("up", end="", flush=True)
+while True:
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "heard"), [("ignore", "which it ignores"), ("go on", "and has not")]
+)
+def test_the_log_says_that_a_program_did_not_end_when_asked_and_was_killed(
+    home, tmp_path, way, heard
+):
+    settings(home, "grace = 0.5\n")
+    (tmp_path / "deaf.py").write_text(DEAF)
+    job = gpuqueue.submit(["python", "deaf.py", way], cwd=tmp_path)
+    until(lambda: "up" in job.logs())
+    until(lambda: len(left_of(job)) == 2)
+    job.cancel()
+    assert job.wait(60) == -signal.SIGKILL
+    assert left_of(job) == []
+    assert job.logs().splitlines()[-1] == (
+        f"[gpuqueue: the program was asked to end by SIGTERM, {heard}; after 0.5 s (the setting "
+        "grace) it was killed by SIGKILL, and 1 it had started]"
+    )
+    assert job.logs().count("SIGKILL") == 1
+
+
 def test_interrupt_is_what_ctrl_c_would_be(home):
     def wait():
         print("up", flush=True)

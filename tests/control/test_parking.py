@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
 import subprocess
 import threading
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from conftest import lead_process, until
 from freeing_jobs import COUNT, FAMILY, TRAIN, count, free, python, resumable, resume, stands_still
-from stub_checkpoint import Stub
+from parking_stage import *  # noqa: F403
+from parking_stage import holds
 
 import gpuqueue
 from gpuqueue.client import default_client
@@ -40,46 +39,9 @@ from gpuqueue.run.devicestate import DeviceTool
 from gpuqueue.run.parked import Parked, parked_in, write_parked
 from gpuqueue.run.process import alive, descendants, identify, marked, send_signal
 
-SOURCE = Path(__file__).parent.parent / "run" / "fake_device_state.c"
 OUT = ["lock moves", "checkpoint moves"]
 BACK = ["restore moves", "unlock moves"]
 GIB = 1 << 30
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler")
-    folder = tmp_path_factory.mktemp("driver")
-    words = ["cc", "-shared", "-fPIC", "-o", str(folder / "libcuda.so.1"), str(SOURCE)]
-    subprocess.run(words, check=True)
-    return folder
-
-
-@pytest.fixture
-def stub(home, tmp_path, library, monkeypatch):
-    """A machine on which it works, once that has been tried."""
-    made = Stub(tmp_path / "stub")
-    monkeypatch.setenv("PATH", f"{made.folder}:{os.environ['PATH']}")
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
-    monkeypatch.setenv("GPUQUEUE_FAKE_PROCS", str(made.procs))
-    return made
-
-
-def is_proven():
-    fact = default_client().store.fact(PROOF)
-    assert fact is None or fact["proof"]["problem"] == "", fact
-    return fact
-
-
-def holds(job, stub, size=6 * 1024, gpu=0):
-    """The job's program has so many MiB of a GPU, and the queue knows; its pid."""
-    until(is_proven)
-    stub.procs.write_text("")  # what it was tried with has ended
-    (pid,) = descendants(job.record.process.pid)
-    stub.hold(pid, gpu, size)
-    until(lambda: (default_client().machine().used or {}).get(job.id))
-    return pid
 
 
 def test_moved_before_it_is_frozen_and_brought_back_before_it_goes_on(home, stub, tmp_path):

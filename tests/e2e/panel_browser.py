@@ -49,7 +49,8 @@ def watched(page: Any) -> Any:
     page.problems = []
 
     def noted(error: Any) -> None:
-        if "/static/notebook/notebook_core" not in (error.stack or "").split("\n", 2)[1]:
+        where = "".join((error.stack or "").split("\n", 2)[1:2])
+        if "/static/notebook/notebook_core" not in where:
             page.problems.append(f"{error.message} {error.stack}")
 
     page.on("pageerror", noted)

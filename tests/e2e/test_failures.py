@@ -270,9 +270,6 @@ def test_whatever_is_killed_every_job_comes_back_right(
     print(f"GPUQUEUE_CHAOS_SEED={seed} for {_KILLS} kills")
     home.config.write_text(_SETTINGS)
     monkeypatch.setenv("GPUQUEUE_FAKE_GPUS", "3x24G")  # odd: one is left beside those who want two
-    # hundreds of processes start: each would compile gpuqueue anew where this is set
-    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "compiled"))
     failures = Failures(home, tmp_path)
     kills = failures.killer.kills
     began = time.monotonic()

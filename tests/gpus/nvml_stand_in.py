@@ -37,6 +37,7 @@ class Board:
     power: Any = 123_500
     compute: Any = ()
     graphics: Any = ()
+    work: Any = field(default_factory=lambda: error("NOT_SUPPORTED"))
     mig: Any = field(default_factory=lambda: error("NOT_SUPPORTED"))
     slots: list[Any] = field(default_factory=list)
     lost: bool = False
@@ -139,6 +140,11 @@ class StandIn:
 
     def _nvmlDeviceGetGraphicsRunningProcesses_v2(self, board: Board) -> Any:  # noqa: N802
         return board.graphics
+
+    def _nvmlDeviceGetProcessUtilization(self, board: Board, since: int) -> Any:  # noqa: N802
+        if isinstance(board.work, Exception):
+            return board.work
+        return [s for s in board.work if s.timeStamp > since] or error("NOT_FOUND")
 
     def _nvmlDeviceGetMigMode(self, board: Board) -> Any:  # noqa: N802
         return board.mig

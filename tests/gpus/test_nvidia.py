@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pynvml
@@ -345,3 +346,22 @@ def test_a_real_card() -> None:
         if gpu.memory is not None and reading.memory_used is not None:
             assert 0 <= reading.memory_used <= gpu.memory
     devices.close()
+
+
+def test_who_computes_is_told_since_the_last_time() -> None:
+    def sample(pid: int, at: int, percent: int) -> SimpleNamespace:
+        return SimpleNamespace(pid=pid, timeStamp=at, smUtil=percent)
+
+    work = [sample(10, 5, 30), sample(10, 6, 70)]
+    board = Board("GPU-1", compute=[process(10, GIB), process(20, MIB)], work=work)
+    devices = NvidiaDevices(StandIn([board]))
+    (first,) = devices.read()
+    assert first.processes == (GpuProcess(10, GIB, 70), GpuProcess(20, MIB, 0))
+    work.append(sample(20, 7, 3))
+    (second,) = devices.read()
+    assert [p.utilization for p in second.processes] == [0, 3]
+    (third,) = devices.read()  # NVML says that it has found none
+    assert [p.utilization for p in third.processes] == [0, 0]
+    board.work = error("NOT_SUPPORTED")
+    (fourth,) = devices.read()
+    assert [p.utilization for p in fourth.processes] == [None, None]

@@ -151,11 +151,11 @@ def test_without_a_gpu_a_rule_for_all_is_about_none(
 def test_late_is_for_kernels_that_have_our_hook(
     start: Start, specs: Callable[..., str], home: Home, jp_asyncio_loop: asyncio.AbstractEventLoop
 ) -> None:
-    home.config.write_text('kernel_shares = "late"\n')
-    assert "CUDA_VISIBLE_DEVICES" not in of(start(specs("other")))
+    assert not home.config.exists()  # by default
+    assert "GPUQUEUE_SHARE" not in of(start(specs("other")))
     kernel = start("python3")
     env = of(kernel)
-    assert env["CUDA_VISIBLE_DEVICES"] == ""
+    assert "CUDA_VISIBLE_DEVICES" not in env  # programs that it starts have no hook
     assert own_share(env)["late"] is True
     talk = Talk(kernel)
     hooked = "import sys; print('gpuqueue.magics.late' in sys.modules)"

@@ -255,10 +255,16 @@ def test_what_the_user_has_set_stays(
     env = of(late(specs("one")))
     first, _, rest = env["LD_PRELOAD"].partition(":")
     assert ("memcap" in first, rest) == (True, str(other))
-    for hidden in ("", "-1"):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-        env = of(late(specs(f"hidden{hidden}")))
-        assert (env["CUDA_VISIBLE_DEVICES"], SHARE in env) == (hidden, False)
+    for name, chosen, admitted in (
+        ("none", "", False),
+        ("hidden", "-1", False),
+        ("another", "3", False),
+        ("index", "0,3", True),
+        ("uuid", ONE, True),
+    ):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+        env = of(late(specs(name)))
+        assert (env["CUDA_VISIBLE_DEVICES"], SHARE in env) == (chosen, admitted)
 
 
 def test_a_kernel_that_a_program_of_its_own_starts_is_left_alone(

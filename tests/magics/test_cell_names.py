@@ -118,6 +118,9 @@ def test_deletes() -> None:
     assert of("del x").deletes == {"x"}
     assert of("del x").needs == set()
     assert of("x = 1\ndel x").deletes == set()
+    # what an error was caught as is gone afterwards
+    assert of("try: f()\nexcept E as x: pass").deletes == {"x"}
+    assert of("x = 1\ntry: f()\nexcept E as x: pass").deletes == set()
     assert of("del x[0]").needs == {"x"}
 
 

@@ -10,6 +10,7 @@ import pytest
 from conftest import until
 from notebook_kernel import Notebook, Ran, notebook
 
+import gpuqueue
 from gpuqueue.client import LocalClient
 from gpuqueue.client.freeing import free, resume
 from gpuqueue.model import JobState
@@ -99,6 +100,7 @@ def test_one_that_is_frozen_can_be_interrupted(
 
 
 def test_the_words(book: Notebook, client: LocalClient) -> None:
+    client.wait(gpuqueue.submit(["true"]).id, 60)  # a controller runs
     ran = book.ok("%gpu free --soft")
     assert ran.result is not None
     assert ran.result.startswith("The GPUs are yours.")

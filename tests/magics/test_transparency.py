@@ -17,6 +17,7 @@ from transparency import Plain  # noqa: E402 - it is no package
 
 NOTEBOOKS = sorted((ROOT / "tests" / "notebooks_transparency").glob("*.py"))
 NEEDS = {
+    "libraries": "torch",
     "training": "torch",
     "outputs": "matplotlib",
     "surroundings": "sklearn",

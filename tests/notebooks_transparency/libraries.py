@@ -84,10 +84,44 @@ get_ipython().display_formatter.formatters["text/plain"].for_type(Celsius, lambd
 # %%
 Celsius(21)
 # %%
+html = get_ipython().display_formatter.formatters["text/html"]
+# %%
+html.for_type(Celsius, lambda one: f"<i>{one.degrees}</i>"); Celsius(22)
+# %%
+html is get_ipython().display_formatter.formatters["text/html"], Celsius(23)
+# %%
 import sympy
 sympy.init_printing(use_latex="mathjax", use_unicode=True)
 # %%
 sympy.sqrt(sympy.Symbol("x") ** 2 + 1) / 3
+# %%
+class Up(tqdm):
+    def to(self, n): return self.update(n - self.n)
+with Up(total=3, disable=True) as bar: bar.to(2)
+# %%
+isinstance(bar, Up), bar.total
+# %%
+pair = {7, 15}; some = {30, 10, 20, 62}; many = {i ** 3 for i in range(40)}; nested = [pair, {"k": many}]
+print(pair, some, many)
+# %%
+print(pair, some, many); pair.add(23); some.discard(10); many.add(5)
+# %%
+print(pair, many, nested[0] is pair, nested[1]["k"] is many)
+# %%
+open("noisy.py", "w").write("print('loaded')\nvalue = 1\ndef get(): return value\n");
+# %%
+import noisy
+# %%
+noisy.get()
+# %%
+import noisy as again; from noisy import get; get is again.get
+# %%
+  indented = 1
+  other = 2
+# %%
+indented, other
+# %%
+print("x"
 # %%
 echo automagic
 # %%

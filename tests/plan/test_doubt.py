@@ -169,3 +169,17 @@ def test_without_the_guard_whatever_fits_starts(snapshot: Snapshot) -> None:
     for each in after.waiting:
         alone = replace(after, waiting=(each,))
         assert places(plan(alone, NOW)) == {}
+
+
+def test_a_range_that_begins_far_ahead_is_wider() -> None:
+    """By a third of what it is expected to wait; not where everybody has told a run time."""
+    busy = [run(job(1, eta=30_000.0), 0, started=NOW)]
+    learned = _learned(machine(1, [job(3)], busy, policy(20, None)), {3: 600.0})
+    (promise,) = plan(learned, NOW).promises
+    assert (promise.expected, promise.latest) == (NOW + 30_000, NOW + 40_000)
+    told = machine(1, [job(3, eta=600.0)], busy, policy(20, None))
+    (promise,) = plan(told, NOW).promises
+    assert promise.latest == NOW + 33_600
+    strict = replace(learned, policy=policy(20, None, reorder_slack=0.0))
+    (promise,) = plan(strict, NOW).promises
+    assert promise.latest == NOW + 30_000

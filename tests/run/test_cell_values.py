@@ -214,6 +214,9 @@ def test_objects_that_the_receiver_has_are_found_again(tmp_path: Path) -> None:
         def number_of(self, value: Any) -> int | None:
             return self.numbers.get(id(value))
 
+        def arrays(self) -> tuple[Any, ...]:
+            return ()
+
     inner = [1]
     path = tmp_path / "v"
     values = {"new": {"k": inner}, "<change 3>": inner}

@@ -305,6 +305,25 @@ def test_no_hang_and_no_half_answer(job: Job, server: Server, answer: bytes | No
             ask(door)
 
 
+def test_threads_wait_no_longer_together_than_one(job: Job, server: Server) -> None:
+    door, listener = _deaf(None)
+    program = """
+import ctypes, threading, time
+cuda, found, begun = ctypes.CDLL("libcuda.so.1"), [], time.monotonic()
+threads = [threading.Thread(target=lambda: found.append(cuda.cuInit(0))) for _ in range(30)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(set(found), time.monotonic() - begun < 20)
+"""
+    with closing(listener):
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", program], env=job.environment(**{LATE: door}),
+            capture_output=True, text=True,
+        )  # fmt: skip
+    # thirty times a second would be thirty
+    assert (done.stdout, done.stderr) == (f"{{{NO_DEVICE}}} True\n", "")
+
+
 def test_programs_that_lose_the_variables_are_left_alone(job: Job, server: Server) -> None:
     program = f"{sys.executable} -c 'print(42)'"
     for script in (f"env -i {program}", f"env -u LD_PRELOAD {program}", f"setsid {program}"):

@@ -58,9 +58,10 @@ function computeParts(gpu, tones) {
   const parts = [];
   let at = 0;
   for (const grant of gpu.grants) {
-    const size = Math.min(grant.compute / 1000, 1 - at);
+    const has = grant.compute - (grant.lent || 0);
+    const size = Math.min(has / 1000, 1 - at);
     if (size <= 0) continue;
-    const tip = `${grant.job} ${grant.tag}: ${Math.round(grant.compute / 10)}%`;
+    const tip = `${grant.job} ${grant.tag}: ${Math.round(has / 10)}%`;
     parts.push({ key: `g${grant.job}`, from: at, size, kind: 'promised', tone: tones.of(grant.job), tip });
     at += size;
   }
@@ -189,7 +190,7 @@ class Card {
       ].filter(Boolean).join(' · '),
     );
     const load = reading && reading.utilization;
-    const promised = Math.round(gpu.grants.reduce((sum, grant) => sum + grant.compute, 0) / 10);
+    const promised = Math.round(gpu.grants.reduce((sum, grant) => sum + grant.compute - (grant.lent || 0), 0) / 10);
     const compute = [promised ? S.promised(promised) : S.idle];
     if (typeof load === 'number') compute.push(S.busy(load));
     this.compute.update(computeParts(gpu, this.context.tones), compute.join(' · '));

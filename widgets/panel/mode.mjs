@@ -34,6 +34,7 @@ function heldBy(mode) {
  */
 export function answerWords(answer) {
   if (!answer.mode || !Array.isArray(answer.jobs)) return String(answer.message || '').split('\n')[0];
+  if (!answer.jobs.length && answer.sentence) return String(answer.sentence); // it was so already
   /** @type {Map<string, number>} */
   const counts = new Map();
   for (const { does } of answer.jobs) counts.set(does, (counts.get(does) || 0) + 1);

@@ -27,6 +27,7 @@ import { S } from './strings.mjs';
 export function activityWords(job, now) {
   const words = { starting: S.starting, evicting: S.evicting, frozen: S.frozen };
   const state = /** @type {Record<string, string>} */ (words)[job.state];
+  if (job.state === 'frozen' && job.loan && job.loan.borrows) return job.reason;
   if (state) return state;
   if (job.busy) return S.kernelBusy;
   return typeof job.idle_since === 'number' ? S.kernelIdle(rough(Math.max(0, now - job.idle_since))) : '';

@@ -184,7 +184,9 @@ export class Running {
     attr(row.root, 'data-state', job.state);
     attr(row.dot, 'data-tone', this.context.tones.of(job.id));
     const words = { starting: S.starting, evicting: S.evicting, frozen: S.frozen };
-    const state = /** @type {Record<string, string>} */ (words)[job.state];
+    // one that borrows compute of notebooks says whose, or for whom it stands still
+    const lent = job.loan && job.loan.borrows ? job.reason : '';
+    const state = lent || /** @type {Record<string, string>} */ (words)[job.state];
     const place = this.status ? placeOf(this.status, job) : '';
     put(row.second, [state, over(job), place, ownerOf(this.context, job)].filter(Boolean).join(' · '));
     this.time(row, this.status ? this.status.at : 0);

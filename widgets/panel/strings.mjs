@@ -342,12 +342,29 @@ export const S = {
     /** @param {number} count */
     freeze: count => (count === 1 ? '1 is frozen' : `${count} are frozen`),
     /** @param {number} count */
-    idle: count => (count === 1 ? '1 notebook idles and keeps its memory' : `${count} notebooks idle and keep their memory`),
+    idle: count => (count === 1 ? '1 notebook idles and lets go of what it can' : `${count} notebooks idle and let go of what they can`),
     /** @param {number} count */
     continue: count => (count === 1 ? '1 job goes on' : `${count} jobs go on`),
     /** @param {number} count */
+    back: count => (count === 1 ? '1 notebook gets its GPU memory back' : `${count} notebooks get their GPU memory back`),
+    /** @param {number} count */
     start: count => (count === 1 ? '1 starts again in its turn' : `${count} start again in their turn`),
   },
+  /** @param {string} program */
+  pausedFor: program => `The GPUs are free for ${program || 'the person at the machine'}`,
+  /** @param {string} who */
+  paused: who => `This notebook's kernel is paused. ${who}.`,
+  /** @param {string} who @param {string} size */
+  pausedMoved: (who, size) =>
+    `${who}. ${size} of this notebook's GPU memory are on the host: cells that use the GPU wait until Resume.`,
+  /** @param {string} who @param {string[]} held */
+  pausedHolds: (who, held) =>
+    `${who}. This notebook still holds ${held.join(' and ')}; a cell that runs now is paused until Resume.`,
+  /** @param {string} reason */
+  pausedWaits: reason => `This notebook's kernel cannot go on yet: ${reason}.`,
+  pausedRelease: 'Release',
+  pausedReleaseTip: 'Restart this notebook\'s kernel: its GPU memory is free, its variables are lost',
+  pausedReleaseAsk: 'Restart its kernel? Variables are lost',
   freeFull: 'Free GPUs',
   freeFullTip: 'Take the GPUs back: jobs save and go on later; those that cannot are frozen',
   freeSoft: 'Freeze',

@@ -2,7 +2,7 @@
 
 /**
  * @typedef {{gpu: string, compute: number, memory: number, whole: boolean}} Grant
- * @typedef {Grant & {job: number, tag: string, used?: number | null}} GrantShown
+ * @typedef {Grant & {job: number, tag: string, lent?: number, used?: number | null}} GrantShown
  * @typedef {{memory_used: number | null, utilization: number | null, temperature: number | null,
  *   power: number | null}} Reading
  * @typedef {{at: number, step: number | null, metrics: Record<string, unknown>}} Note
@@ -54,6 +54,7 @@
  * @property {{error: string, line: string | null}} [failure]
  * @property {{share: number | null, memory: number | null} | null} [resized]
  * @property {{compute: string, memory: string} | null} [hold]
+ * @property {{borrows: boolean, away: [string, number][]} | null} [loan]
  * @property {boolean | null} [busy] Of a notebook's kernel.
  * @property {number | null} [idle_since]
  */

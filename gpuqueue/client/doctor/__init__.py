@@ -66,6 +66,7 @@ _LOOKS: tuple[tuple[str, Callable[[Scene], Iterable[Check]]], ...] = (
     ("doorbell", state.doorbell),
     ("gpus", machine.gpus),
     ("shares", machine.shares),
+    ("moving GPU memory", machine.frozen_memory),
     ("runner", machine.runner),
     ("ipykernel", environment.kernels),
     ("server extension", environment.jupyter),

@@ -13,7 +13,7 @@ from gpuqueue.client.doctor.findings import Check, Scene, bad, good, warn
 from gpuqueue.control.machine import managed_gpus, policy_of
 from gpuqueue.paths import Home
 
-__all__ = ["gpus", "privileges", "runner", "shares"]
+__all__ = ["frozen_memory", "gpus", "privileges", "runner", "shares"]
 
 _PATIENCE = 10.0
 
@@ -70,6 +70,20 @@ def shares(scene: Scene) -> Iterable[Check]:
             yield good("shares", sentence)
         else:
             yield warn("shares", f"{sentence}. {why}", "see docs/shares.md")
+
+
+def frozen_memory(scene: Scene) -> Iterable[Check]:
+    """Whether the GPU memory of jobs that free mode freezes can be moved to the host."""
+    from gpuqueue.client.moving import moving
+
+    found = moving(scene.home) if scene.home is not None else None
+    if found is None:
+        return
+    sentence = f"of frozen jobs to the host: {found.words}"
+    if found.standing == "failed":
+        yield warn("moving GPU memory", sentence, "see docs/free.md")
+    else:
+        yield good("moving GPU memory", sentence)
 
 
 def _driver() -> str:

@@ -1,4 +1,5 @@
-// What JupyterLab shows of the queue besides the panel: counts in the status bar.
+// What JupyterLab shows of the queue besides the panel: counts in the status bar, and places for
+// banners above a notebook's cells.
 
 const PAUSE = 3000;
 
@@ -50,4 +51,52 @@ export function counts(node, ways, open) {
   });
   changed();
   return { changed };
+}
+
+/**
+ * Where banners go: above the cells of each open notebook.
+ * @param {any} app JupyterLab or Notebook.
+ * @param {any} Widget Lumino's.
+ * @param {(widget: any) => string} pathOf The path of the notebook that a widget shows, or nothing.
+ */
+export function placesOf(app, Widget, pathOf) {
+  /** @type {WeakMap<object, any>} */
+  const bars = new WeakMap();
+  return () =>
+    [...app.shell.widgets('main')]
+      .filter(widget => widget.contentHeader && pathOf(widget))
+      .map(widget => ({
+        key: widget,
+        path: pathOf(widget),
+        restart: () => widget.sessionContext.restartKernel(),
+        put: (/** @type {HTMLElement | null} */ node) => {
+          const old = bars.get(widget);
+          if (old) old.dispose();
+          bars.delete(widget);
+          if (node) bars.set(widget, bar(widget.contentHeader, Widget, node));
+        },
+      }));
+}
+
+/**
+ * A widget that is as high as what is in it: such a layout asks for a height in pixels.
+ * @param {any} header
+ * @param {any} Widget
+ * @param {HTMLElement} node
+ */
+function bar(header, Widget, node) {
+  const made = new Widget();
+  made.node.append(node);
+  const size = () => {
+    const high = `${Math.ceil(node.getBoundingClientRect().height)}px`;
+    if (made.node.style.minHeight === high) return;
+    made.node.style.minHeight = made.node.style.maxHeight = high;
+    header.fit();
+  };
+  const watch = new ResizeObserver(size);
+  watch.observe(node);
+  made.disposed.connect(() => watch.disconnect());
+  header.addWidget(made);
+  size();
+  return made;
 }

@@ -161,7 +161,8 @@
       document.head.append(style);
       const { show } = await import(beside('panel/view.mjs'));
       const { Notifier, isFrom } = await import(beside('panel/notices.mjs'));
-      const { counts } = await import(beside('lab.mjs'));
+      const { Banners } = await import(beside('panel/paused.mjs'));
+      const { counts, placesOf } = await import(beside('lab.mjs'));
       const source = sourceOf(app);
       /** @type {any} */
       const home = {
@@ -227,6 +228,11 @@
       });
       home.cancels = (/** @type {number} */ job) => notifier.known(job);
       source.heard.add(notice => void notifier.heard(notice));
+      const banners = new Banners(source, placesOf(app, Widget, notebookIn));
+      source.heard.add(notice => banners.heard(notice));
+      for (const signal of ['currentChanged', 'layoutModified']) {
+        if (app.shell[signal]) app.shell[signal].connect(() => banners.moved());
+      }
       if (statusBar) {
         const item = new Widget();
         const shown = counts(item.node, source, open);

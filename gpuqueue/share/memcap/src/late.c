@@ -94,13 +94,24 @@ static int ask(const char *name, int64_t deadline) {
     return length > 0 && take_on((size_t)length);
 }
 
+/* The name in a door, and in how many milliseconds it is to have answered; NULL: it is none. */
+static const char *name_in(const char *text, int64_t *patience) {
+    char *name;
+    long seconds = strtol(text, &name, 10);
+    *patience = 1000 * (int64_t)(seconds < 0 || seconds > LONGEST ? LONGEST : seconds);
+    return *name == ':' ? name + 1 : NULL;
+}
+
 /* Whether CUDA may begin. Nothing is remembered: once the answer was taken on, there is no door. */
 static int admitted(void) {
-    if (door() == NULL) return 1;
+    const char *text = door();
+    if (text == NULL) return 1;
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     if (visible != NULL && (*visible == 0 || *visible == '-')) return 1; /* it is to see no GPU */
     int32_t me = (int32_t)getpid();
-    int64_t deadline = now_ms() + 1000 * LONGEST;
+    int64_t patience, deadline;
+    name_in(text, &patience);
+    deadline = now_ms() + patience; /* for all threads that came at the same moment */
     for (;;) {
         int32_t who = 0;
         if (__atomic_compare_exchange_n(&asking, &who, me, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) break;
@@ -112,12 +123,10 @@ static int admitted(void) {
         if (now_ms() > deadline) return 0;
     }
     int may = 1;
-    const char *text = door();
+    text = door();
     if (text != NULL) { /* else another thread was first */
-        char *name;
-        long seconds = strtol(text, &name, 10);
-        if (seconds < 0 || seconds > LONGEST) seconds = LONGEST;
-        may = *name == ':' && ask(name + 1, now_ms() + 1000 * seconds);
+        const char *name = name_in(text, &patience);
+        may = name != NULL && ask(name, deadline);
     }
     __atomic_store_n(&asking, 0, __ATOMIC_RELEASE);
     return may;
