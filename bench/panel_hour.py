@@ -176,8 +176,8 @@ def reading(session: Any, nodes: int) -> dict[str, float]:
     }
 
 
-def play(browser: Any, updates: int) -> list[dict[str, float]]:
-    """Readings after each tenth of the updates."""
+def play(browser: Any, updates: int, parts: int = 10) -> list[dict[str, float]]:
+    """Readings after each of so many equal parts of the updates."""
     page = browser.new_page(viewport={"width": 1200, "height": 900})
 
     def answer(route: Any) -> None:
@@ -198,9 +198,9 @@ def play(browser: Any, updates: int) -> list[dict[str, float]]:
     page.wait_for_selector(".gq-queued", timeout=20_000)
     session = page.context.new_cdp_session(page)
     readings = []
-    for part in range(10):
-        played = updates * (part + 1) // 10
-        asked = page.evaluate(f"updates({updates * part // 10}, {played})")
+    for part in range(parts):
+        played = updates * (part + 1) // parts
+        asked = page.evaluate(f"updates({updates * part // parts}, {played})")
         nodes = page.evaluate("rest()")
         readings.append({"updates": played, "asked": asked, **reading(session, nodes)})
     page.close()
