@@ -267,6 +267,7 @@ def report(
 ) -> None:
     """Say what became of a submit: what it means here, and when it starts or why not."""
     from gpuqueue.cli.text import submission_text
+    from gpuqueue.client.progress import slow_save_before
     from gpuqueue.control.machine import managed_gpus, policy_of
     from gpuqueue.model import JobState
     from gpuqueue.plan import need_of
@@ -301,6 +302,8 @@ def report(
         absent=absent,
     )
     typer.echo(text, err=to_stderr)
+    if warning := slow_save_before(client, job, settings):
+        tell(warning)
 
 
 def _follow(client: LocalClient, job_id: int) -> None:
