@@ -38,6 +38,9 @@ def drill(
         int | None,
         typer.Option(metavar="STEP", help="Kill it at this step, whatever it has saved."),
     ] = None,
+    ask: Annotated[
+        bool, typer.Option("--ask", help="Ask it to save and step aside; do not kill it.")
+    ] = False,
     mem: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory on the GPU, as for submit.")
     ] = None,
@@ -70,13 +73,14 @@ def drill(
             raise InvalidRequest("mem, share, cpu", "go with a command; a job has its own")
         job = client.job(int(words[0]))
         found = drill_job(
-            client, job, timeout=seconds, steps=steps, at=at, origin=origin, tell=tell
-        )
+            client, job,
+            timeout=seconds, steps=steps, at=at, ask=ask, origin=origin, tell=tell,
+        )  # fmt: skip
     else:
         options = options_from({"mem": mem, "share": share, "preset": "cpu" if cpu else None})
         found = run(
             client, payload_of(words), options,
-            timeout=seconds, steps=steps, at=at, origin=origin, tell=tell,
+            timeout=seconds, steps=steps, at=at, ask=ask, origin=origin, tell=tell,
         )  # fmt: skip
     if as_json:
         say_json({"schema": 1} | found.to_dict())

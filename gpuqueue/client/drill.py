@@ -22,6 +22,7 @@ from gpuqueue.client.drilled import Drill, Point, judge, points_of, remarks, sav
 from gpuqueue.client.follow import tail
 from gpuqueue.client.progress import notes
 from gpuqueue.client.resubmit import payload_again
+from gpuqueue.control.runners import ask_aside
 from gpuqueue.errors import (
     GpuqueueError,
     InvalidRequest,
@@ -32,7 +33,7 @@ from gpuqueue.errors import (
 from gpuqueue.model import TERMINAL, IntentKind, Job, JobKind, JobState, ProcessId
 from gpuqueue.record.checkpoints import captured
 from gpuqueue.run.farewell import Farewell
-from gpuqueue.run.files import LOG, PROGRESS, is_resumable, read_payload
+from gpuqueue.run.files import LOG, PROGRESS, ask_to_stop, is_resumable, read_payload
 from gpuqueue.run.process import alive, descendants, identify, is_elsewhere, send_signal, session_of
 from gpuqueue.units import format_duration
 
@@ -63,12 +64,15 @@ _ADD = (
 
 _DEAF = "it never calls checkpoint.should_stop(), so the queue cannot ask it to save and step aside"
 
+_ASKED = "it may save when it is asked to: the drill with --ask (ask=True) tries that"
+
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
     timeout: float
     steps: int
     at: int | None
+    ask: bool
     origin: Origin | None
     tell: Callable[[str], None]
 
@@ -80,6 +84,7 @@ def drill_job(
     timeout: float = TIMEOUT,
     steps: int = STEPS,
     at: int | None = None,
+    ask: bool = False,
     origin: Origin | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Drill:
@@ -89,8 +94,9 @@ def drill_job(
     options = Options(replace(job.wants, after=()), tag=job.tag)
     payload = payload_again(client, job)
     return drill(
-        client, payload, options, timeout=timeout, steps=steps, at=at, origin=origin, tell=tell
-    )
+        client, payload, options,
+        timeout=timeout, steps=steps, at=at, ask=ask, origin=origin, tell=tell,
+    )  # fmt: skip
 
 
 def drill(
@@ -101,6 +107,7 @@ def drill(
     timeout: float = TIMEOUT,
     steps: int = STEPS,
     at: int | None = None,
+    ask: bool = False,
     origin: Origin | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Drill:
@@ -117,6 +124,9 @@ def drill(
         How many reports it makes after a checkpoint before it is killed.
     at
         Kill it at the first report of this step or a later one, whatever it has saved.
+    ask
+        Do not kill it: ask it to save and step aside, as for a job of higher priority or free
+        mode. The queue then starts the same job again, and that is the second run.
     tell
         Is given a sentence now and then.
 
@@ -135,17 +145,20 @@ def drill(
         raise InvalidRequest("steps", f"{steps}: give 1 or more")
     if payload.kind not in (JobKind.SCRIPT, JobKind.FUNCTION):
         raise InvalidRequest("command", f"a {payload.kind} cannot go on from a checkpoint")
-    rules = _Rules(timeout, steps, at, origin, tell)
+    rules = _Rules(timeout, steps, at, ask, origin, tell)
     with _own_folder(client.home, payload) as folder, _ended(client) as started:
         payload = replace(payload, env={**payload.env, _NAMED: str(folder)})
         one = _submit(client, payload, options, rules, started)
         first, saved = _first_run(client, one, rules)
-        two = _submit(client, _resuming(payload), options, rules, started)
+        two = one if ask else _submit(client, _resuming(payload), options, rules, started)
         second, problem = _second_run(client, two, first, saved, rules)
         problems = judge(first, saved, second) if second else [problem]
         told = remarks(first, second) if second and not problems else []
-        if not options.request.resumable and not is_resumable(client.home.attempt(one, 1)):
+        hears = options.request.resumable or is_resumable(client.home.attempt(one, 1))
+        if not hears:
             told.append(_DEAF)
+        elif saved is None and not ask:
+            told.append(_ASKED)
         resumed = second[0] if second else None
         return Drill((one, two), first[0], saved, first[-1], resumed, tuple(problems), tuple(told))
 
@@ -190,8 +203,8 @@ def _submit(
     client: LocalClient, payload: Payload, options: Options, rules: _Rules, started: list[int]
 ) -> int:
     # nothing is to start it again but the drill
-    alone = {"restartable": False, "preemptible": False, "resumable": False}
-    request = replace(options.request, **alone)  # type: ignore[arg-type]
+    resumable = options.request.resumable and rules.ask
+    request = replace(options.request, restartable=False, preemptible=False, resumable=resumable)
     tag = f"drill {options.tag or payload.tag}"[:60]
     job = client.submit(
         [(payload, replace(options, request=request, tag=tag, key=None))], origin=rules.origin
@@ -214,11 +227,13 @@ def _resuming(payload: Payload) -> Payload:
     )
 
 
-def _points(client: LocalClient, job_id: int) -> list[Point]:
-    return points_of(notes(client.home.attempt(job_id, 1) / PROGRESS))
+def _points(client: LocalClient, job_id: int, attempt: int = 1) -> list[Point]:
+    return points_of(notes(client.home.attempt(job_id, attempt) / PROGRESS))
 
 
-def _looks(client: LocalClient, job_id: int, rules: _Rules) -> Iterator[tuple[Job, list[Point]]]:
+def _looks(
+    client: LocalClient, job_id: int, rules: _Rules, attempt: int = 1
+) -> Iterator[tuple[Job, list[Point]]]:
     """A run as it is, again and again: until it has ended, or for as long as it may take."""
     silent, told = time.monotonic() + _SOON, False
     with client.watch() as watch:
@@ -227,11 +242,11 @@ def _looks(client: LocalClient, job_id: int, rules: _Rules) -> Iterator[tuple[Jo
             if job.state is JobState.QUEUED and not told and time.monotonic() > silent:
                 told, wait = True, client.why(job_id)
                 rules.tell(f"job {job_id} waits: {wait.sentence if wait else 'it is to start'}")
-            if job.attempt > 1 or (job.attempt and job.state is JobState.QUEUED):
+            here = job.attempt == attempt
+            if job.attempt > attempt or (here and job.state is JobState.QUEUED):
                 raise NotAllowedNow(f"job {job_id} was stopped and put back; try the drill again")
-            points = _points(client, job_id)
-            yield job, points
-            over = job.started is not None and job.ran(time.time()) > rules.timeout
+            yield job, _points(client, job_id, attempt)
+            over = here and job.started is not None and job.ran(time.time()) > rules.timeout
             if job.state in TERMINAL or over:
                 return
             watch.wait(_LOOK)
@@ -245,13 +260,18 @@ def _first_run(client: LocalClient, job_id: int, rules: _Rules) -> tuple[list[Po
 
     The latter is the last report before its newest checkpoint.
     """
-    rules.tell(f"job {job_id} is the first run, to be killed after a checkpoint")
+    how = "asked to step aside after some steps" if rules.ask else "killed after a checkpoint"
+    rules.tell(f"job {job_id} is the first run, to be {how}")
     mark: Point | None = None
     for job, points in _looks(client, job_id, rules):
         if job.state in TERMINAL:
             raise _ended_early(client, job, points)
         if rules.at is not None:
             if points and points[-1].step >= rules.at:
+                break
+            continue
+        if rules.ask:
+            if len(points) > rules.steps and told_apart(points, points[-1]):
                 break
             continue
         if mark is None:
@@ -262,7 +282,7 @@ def _first_run(client: LocalClient, job_id: int, rules: _Rules) -> tuple[list[Po
     if not _points(client, job_id):
         limit = format_duration(rules.timeout)
         raise InvalidRequest("command", f"job {job_id} has reported nothing in {limit}; {_ADD}")
-    if not _kill(client, job_id):
+    if not (_ask(client, job_id) if rules.ask else _kill(client, job_id)):
         raise _ended_early(client, client.wait(job_id, 60), _points(client, job_id))
     points = _points(client, job_id)
     if any(later.step < one.step for one, later in pairwise(points)):
@@ -271,7 +291,8 @@ def _first_run(client: LocalClient, job_id: int, rules: _Rules) -> tuple[list[Po
             f"the steps that job {job_id} reports go back within one run; let it report one number "
             "that counts on over all epochs",
         )
-    rules.tell(f"job {job_id} is killed at step {points[-1].step}")
+    done = "has stepped aside" if rules.ask else "is killed"
+    rules.tell(f"job {job_id} {done} at step {points[-1].step}")
     return points, _saved(client, job_id, points)
 
 
@@ -312,7 +333,7 @@ def _second_run(
     """Let it come past where the first was killed; what it reported, or why that is nothing."""
     rules.tell(f"job {job_id} is the second run, with GPUQUEUE_RESUME=1")
     points: list[Point] = []
-    for _, points in _looks(client, job_id, rules):
+    for _, points in _looks(client, job_id, rules, 2 if rules.ask else 1):
         if points and (judge(first, saved, points) or points[-1].step > first[-1].step):
             break
     if points:
@@ -327,7 +348,34 @@ def _second_run(
     return [], _last_words(client, job)
 
 
-# -- killing ---------------------------------------------------------------------------------------
+# -- asking, killing -------------------------------------------------------------------------------
+
+
+def _ask(client: LocalClient, job_id: int) -> bool:
+    """Have a run save and go back into the queue. Whether it did; False where it has ended.
+
+    Raises
+    ------
+    InvalidRequest
+        It cannot be asked, or has not done so in the time that free mode leaves a job.
+    """
+    folder = client.home.attempt(job_id, 1)
+    if not (ask_to_stop(folder) or (client.job(job_id).request.resumable and ask_aside(folder))):
+        if client.job(job_id).state in TERMINAL:
+            return False
+        raise InvalidRequest("ask", f"job {job_id} cannot be asked: it calls no should_stop()")
+    limit = client.settings.evict_timeout
+    until = time.monotonic() + limit
+    with client.watch() as watch:
+        while (job := client.job(job_id)).state not in TERMINAL:
+            if job.attempt > 1 or job.state is JobState.QUEUED:
+                return True
+            if time.monotonic() > until:
+                raise InvalidRequest(
+                    "ask", f"job {job_id} did not save and exit in {format_duration(limit)}"
+                )
+            watch.wait(_LOOK)
+    return False
 
 
 def _kill(client: LocalClient, job_id: int) -> bool:

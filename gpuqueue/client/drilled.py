@@ -31,13 +31,13 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """How a job took being killed in the middle and run again.
+    """How a job took being stopped in the middle and run again.
 
     Attributes
     ----------
     jobs
-        Numbers of the two jobs that were its runs.
-    first, saved, killed
+        Numbers of the two jobs that were its runs; where it was asked to step aside, one twice.
+    first, saved, stopped
         Of the first run: its first report, the last one before its newest checkpoint was
         written (None: it had none), and its last one.
     resumed
@@ -51,7 +51,7 @@ class Drill:
     jobs: tuple[int, int]
     first: Point
     saved: Point | None
-    killed: Point
+    stopped: Point
     resumed: Point | None
     problems: tuple[str, ...]
     remarks: tuple[str, ...] = ()
@@ -67,13 +67,13 @@ class Drill:
         if self.problems:
             return "\n".join([f"failed: {self.problems[0]}", *self.problems[1:], *self.remarks])
         at = self.resumed.step if self.resumed else 0
-        said = f"passed: killed at step {self.killed.step}, it went on at step {at}"
+        said = f"passed: stopped at step {self.stopped.step}, it went on at step {at}"
         return "\n".join([said, *self.remarks])
 
     def rows(self) -> list[tuple[str, Point]]:
         """What to show of the two runs, with the word for each."""
         named = (
-            ("began", self.first), ("saved", self.saved), ("killed", self.killed),
+            ("began", self.first), ("saved", self.saved), ("stopped", self.stopped),
             ("resumed", self.resumed),
         )  # fmt: skip
         return [(word, point) for word, point in named if point is not None]
@@ -86,7 +86,7 @@ class Drill:
             **{
                 word: point and point.to_dict()
                 for word, point in (
-                    ("began", self.first), ("saved", self.saved), ("killed", self.killed),
+                    ("began", self.first), ("saved", self.saved), ("stopped", self.stopped),
                     ("resumed", self.resumed),
                 )
             },

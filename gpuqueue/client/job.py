@@ -337,7 +337,9 @@ class Job:
         """Queue the same work again, as a new job with the same surroundings."""
         return Job(self._client, resubmit(self._client, self.record, priority=priority).id)
 
-    def drill(self, *, timeout: float = 600.0, steps: int = 3, at: int | None = None) -> Drill:
+    def drill(
+        self, *, timeout: float = 600.0, steps: int = 3, at: int | None = None, ask: bool = False
+    ) -> Drill:
         """Whether its work goes on where it saved when it is killed in the middle and run again.
 
         Two new jobs with the same work, one after the other, with a folder for checkpoints of
@@ -351,6 +353,8 @@ class Job:
             How many reports the first run makes after a checkpoint before it is killed.
         at
             Kill it at this step instead, whatever it has saved.
+        ask
+            Ask it to save and step aside, as for another job, rather than kill it.
 
         Raises
         ------
@@ -361,7 +365,7 @@ class Job:
         """
         from gpuqueue.client.drill import drill_job
 
-        return drill_job(self._client, self.record, timeout=timeout, steps=steps, at=at)
+        return drill_job(self._client, self.record, timeout=timeout, steps=steps, at=at, ask=ask)
 
     # -- looks --------------------------------------------------------------------------------
 

@@ -34,9 +34,14 @@ while how != "short" or step < 3:
     if how != "silent":
         checkpoint.log(step, loss=loss, epoch=step // 10)
     step += 1
-    if how != "unsaved" and step == 5:
+    if how not in ("unsaved", "asked", "asked in vain") and step == 5:
         with checkpoint.atomic_path(folder / f"step{step}.pt") as made:
             made.write_text(str(step))
+    if how.startswith("asked") and checkpoint.should_stop():
+        if how == "asked":
+            with checkpoint.atomic_path(folder / "last.pt") as made:
+                made.write_text(str(step))
+        sys.exit(0)
     while how == "unsaved" and step == 58:
         time.sleep(0.05)
     time.sleep(0.01)
@@ -67,7 +72,7 @@ def test_a_script_that_goes_on_passes(home, client, toy):
     assert told["passed"]
     assert told["problems"] == []
     assert told["saved"]["step"] >= 4
-    assert told["killed"]["step"] >= told["saved"]["step"] >= told["resumed"]["step"] - 1
+    assert told["stopped"]["step"] >= told["saved"]["step"] >= told["resumed"]["step"] - 1
     assert told["resumed"]["epoch"] == told["resumed"]["step"] // 10
     assert "loss is equal at" in told["remarks"][0]
     assert "never calls checkpoint.should_stop()" in told["remarks"][1]
@@ -92,13 +97,29 @@ def test_the_work_of_a_job_from_python(home, client, toy):
     found = job.drill()
     assert not found.passed
     assert found.saved is not None
-    said = f"step went {found.killed.step} -> 0: it starts anew, though it had saved a checkpoint"
+    said = f"step went {found.stopped.step} -> 0: it starts anew, though it had saved a checkpoint"
     assert found.problems[0].startswith(said)
     assert said in repr(found)
     assert not job.done()
     assert gpuqueue.job(found.jobs[0]).tag == "drill mine"
     job.cancel()
     job.wait(60)
+    nothing_left(home, client)
+
+
+def test_one_that_saves_when_it_is_asked(home, client, toy):
+    told = json.loads(ok("drill", "--ask", "--json", "--", sys.executable, toy, "asked"))
+    assert told["problems"] == []
+    assert told["jobs"] == [1, 1]
+    assert told["resumed"]["step"] == told["stopped"]["step"] + 1
+    assert told["remarks"] == []
+    done = gq("drill", "--ask", "--", sys.executable, toy, "asked in vain")
+    assert done.returncode == 1
+    assert "-> 0: it starts anew, and has saved no checkpoint" in done.stdout
+    killed = gq("drill", "--at", "9", "--", sys.executable, toy, "asked")
+    assert "it may save when it is asked to: the drill with --ask" in killed.stdout
+    deaf = gq("drill", "--ask", "--", sys.executable, toy, "good")
+    assert (deaf.returncode, "it calls no should_stop()" in deaf.stderr) == (2, True)
     nothing_left(home, client)
 
 
@@ -225,6 +246,6 @@ def test_what_counts_as_a_report():
     assert saved_point(found, -1) is None
     assert [told_apart(found, point) for point in found] == [False, False, True, True]
     empty = Drill((1, 2), found[0], None, found[3], None, ("it is gone",))
-    assert [word for word, _ in empty.rows()] == ["began", "killed"]
+    assert [word for word, _ in empty.rows()] == ["began", "stopped"]
     assert empty.message == "failed: it is gone"
     assert empty.to_dict()["saved"] is None
