@@ -130,11 +130,11 @@ def test_a_loss_that_differs_is_said(client, toy):
 
 
 def test_refusals_say_what_to_add(home, client, toy):
-    for how, words in (
-        ("short", "before it had saved a checkpoint in checkpoint_dir() and gone further"),
-        ("silent", "has reported nothing in 2s; add `from gpuqueue import checkpoint`"),
+    for how, limit, words in (
+        ("short", "10m", "before it had saved a checkpoint in checkpoint_dir() and gone further"),
+        ("silent", "2s", "has reported nothing in 2s; add `from gpuqueue import checkpoint`"),
     ):
-        done = gq("drill", "--timeout", "2s", "--", sys.executable, toy, how)
+        done = gq("drill", "--timeout", limit, "--", sys.executable, toy, how)
         assert (done.returncode, done.stdout) == (2, "")
         assert words in done.stderr
     assert "give 1 or more" in refused("drill", "--steps", "0", "--", "true")
