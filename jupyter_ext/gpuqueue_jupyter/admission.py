@@ -24,7 +24,7 @@ from gpuqueue.client.wishes import Wish, change_size, default_wish, remembered, 
 from gpuqueue.control.holding import FACT as HOLDING
 from gpuqueue.control.machine import managed_gpus
 from gpuqueue.errors import DoesNotFit, GpuqueueError, InvalidRequest, NoShare, NotAllowedNow
-from gpuqueue.model import TERMINAL, Gpu, Job
+from gpuqueue.model import Gpu, Job
 from gpuqueue.paths import find_home
 from gpuqueue.run.kernelshare import without_share
 from gpuqueue.settings import in_job
@@ -192,7 +192,7 @@ class Admission:
                 f"The share of this notebook was taken back (job {job.id} was cancelled). Start "
                 "its kernel again to ask for one."
             )
-        if job.state in TERMINAL:
+        if held.is_over(client):
             held.release()  # its lock would stay open for as long as the server lives
             if wish is None and held.late:
                 return self._prepare(client, None, given_up)
@@ -275,7 +275,7 @@ def _still_holds(lease: Lease) -> bool:
     """Whether a share has not ended meanwhile."""
     client = LocalClient(find_home())
     try:
-        return client.job(lease.job).state not in TERMINAL
+        return not lease.is_over(client)
     except (LookupError, OSError):
         return False
     finally:
