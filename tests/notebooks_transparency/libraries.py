@@ -95,12 +95,6 @@ sympy.init_printing(use_latex="mathjax", use_unicode=True)
 # %%
 sympy.sqrt(sympy.Symbol("x") ** 2 + 1) / 3
 # %%
-class Up(tqdm):
-    def to(self, n): return self.update(n - self.n)
-with Up(total=3, disable=True) as bar: bar.to(2)
-# %%
-isinstance(bar, Up), bar.total
-# %%
 pair = {7, 15}; some = {30, 10, 20, 62}; many = {i ** 3 for i in range(40)}; nested = [pair, {"k": many}]
 print(pair, some, many)
 # %%
