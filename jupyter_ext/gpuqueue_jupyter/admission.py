@@ -272,12 +272,20 @@ def _may_have_all(env: Mapping[str, str], gpus: Sequence[Gpu]) -> bool:
 
 
 def _still_holds(lease: Lease) -> bool:
-    """Whether a share has not ended meanwhile."""
-    client = LocalClient(find_home())
+    """Whether a share has not ended meanwhile; where that cannot be seen now, it has not.
+
+    It is given back if it has, and a kernel may be computing on it.
+    """
+    try:
+        client = LocalClient(find_home())
+    except OSError:  # as with too many files open
+        return True
     try:
         return not lease.is_over(client)
-    except (LookupError, OSError):
+    except LookupError:
         return False
+    except OSError:
+        return True
     finally:
         client.close()
 
