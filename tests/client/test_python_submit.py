@@ -297,6 +297,14 @@ def test_a_waiting_future_can_be_cancelled():
     pool.shutdown()
 
 
+def test_a_future_that_nobody_will_cancel_says_so(monkeypatch):
+    monkeypatch.setenv("GPUQUEUE_AUTOSTART", "0")
+    monkeypatch.setattr("gpuqueue.client.executor._ANSWER", 1e6)
+    future = gpuqueue.GpuExecutor().submit(add, 1)
+    assert not future.cancel()
+    assert future.job.state is JobState.QUEUED
+
+
 def test_logs_follow_to_the_end():
     job = gpuqueue.submit(["sh", "-c", "for i in 1 2 3; do echo $i; sleep 0.1; done"])
     assert "".join(job.logs(follow=True)) == "1\n2\n3\n"
