@@ -334,7 +334,10 @@ class Sender:
         arrays: Any = getattr(sys.modules.get("numpy"), "ndarray", ())
         tensors: Any = getattr(sys.modules.get("torch"), "Tensor", ())
         expected: list[Any] = []
-        self._pickler.tensors.beside(lambda: itertools.chain(expected, self._arrays()))
+        there = self._arrays
+        # by way of this sender it would hold its own pickler: a circle that is left to the garbage
+        # collector, and Python 3.11 crashes as that clears a memoryview before its PickleBuffer
+        self._pickler.tensors.beside(lambda: itertools.chain(expected, there()))
         for value in values:
             if isinstance(value, arrays):
                 owner = owner_of(value)

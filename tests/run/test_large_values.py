@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from gpuqueue.run.changes import Inputs
 from gpuqueue.run.large import LARGE, Large, Linked, flush_gently
 from gpuqueue.run.pages import Maps, changed_ranges
 from gpuqueue.run.patch import Patch, patched
+from gpuqueue.run.pickling import Sender
 from gpuqueue.run.values import CHANGE, dump_values, load_file, load_values, save_values
 
 np = pytest.importorskip("numpy")
@@ -338,6 +341,7 @@ def test_dates_and_structures_travel_like_numbers(tmp_path: Path, count: int) ->
 
 def test_what_earlier_files_name_is_still_there() -> None:
     newer = {"fill_array", "make_memmap", "make_reconstructed"}
+    newer |= {"make_array_over", "make_row", "make_storage_over"}
     names = [name for name in making.__all__ if name.startswith(("make_", "fill_", "load_"))]
     names = [name for name in names if name not in newer]
     assert len(names) > 10
@@ -405,3 +409,15 @@ def test_a_submit_that_does_not_fit_leaves_nothing(
         client.submit([(payload, options_from({}))])
     assert list(client.home.jobs.iterdir()) == []
     assert client.store.live() == []
+
+
+def test_a_sender_is_gone_without_the_garbage_collector() -> None:
+    sender = Sender({}, None)
+    sender.expect([np.zeros(MANY)])
+    pickler = weakref.ref(sender._pickler)
+    gc.disable()
+    try:
+        del sender
+        assert pickler() is None
+    finally:
+        gc.enable()

@@ -2,6 +2,7 @@
 
 import { act, cancelButton, may } from './actions.mjs';
 import { ICONS, Rows, attr, button, h, icon, put, show, style } from './dom.mjs';
+import { drag } from './drag.mjs';
 import { rough } from './format.mjs';
 import { FIRST } from './follow.mjs';
 import { countOf, ownerOf } from './rows.mjs';
@@ -13,7 +14,6 @@ import { S } from './strings.mjs';
 const HEIGHT = 52;
 const MOST = 9;
 const AROUND = 6;
-const EDGE = 28;
 const MOST_ASKED = 500;
 
 /**
@@ -347,61 +347,7 @@ export class Queue {
       event.preventDefault();
       grip.focus();
       grip.setPointerCapture(event.pointerId);
-      this.drag(grip, row, event);
+      drag(this, grip, row, HEIGHT, event);
     });
-  }
-
-  /**
-   * Follow the pointer until it is let go.
-   * @param {HTMLElement} grip
-   * @param {Row} row
-   * @param {PointerEvent} began
-   */
-  drag(grip, row, began) {
-    const from = row.index;
-    let gap = from;
-    let y = began.clientY;
-    row.root.classList.add('gq-dragged');
-    const place = () => {
-      const box = this.scroller.getBoundingClientRect();
-      const within = y - box.top + this.scroller.scrollTop;
-      gap = Math.max(0, Math.min(this.total, Math.round(within / HEIGHT)));
-      show(this.mark, true);
-      style(this.mark, 'transform', `translateY(${gap * HEIGHT}px)`);
-    };
-    const roll = setInterval(() => {
-      const box = this.scroller.getBoundingClientRect();
-      const step = y < box.top + EDGE ? -HEIGHT / 4 : y > box.bottom - EDGE ? HEIGHT / 4 : 0;
-      if (step) {
-        this.scroller.scrollTop += step;
-        place();
-      }
-    }, 50);
-    /** @param {PointerEvent} event */
-    const moved = event => {
-      y = event.clientY;
-      place();
-    };
-    /** @param {Event} event */
-    const over = event => {
-      clearInterval(roll);
-      show(this.mark, false);
-      row.root.classList.remove('gq-dragged');
-      grip.removeEventListener('pointermove', moved);
-      grip.removeEventListener('pointerup', over);
-      grip.removeEventListener('pointercancel', over);
-      grip.removeEventListener('keydown', escaped);
-      // the gap above or below itself is where it is
-      const to = gap > from ? gap - 1 : gap;
-      if (event.type === 'pointerup' && to !== from) void this.move(from, to);
-    };
-    /** @param {KeyboardEvent} event */
-    const escaped = event => {
-      if (event.key === 'Escape') over(event);
-    };
-    grip.addEventListener('pointermove', moved);
-    grip.addEventListener('pointerup', over);
-    grip.addEventListener('pointercancel', over);
-    grip.addEventListener('keydown', escaped);
   }
 }
