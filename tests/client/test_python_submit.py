@@ -40,6 +40,22 @@ def test_a_program_with_its_arguments():
         job.result()
 
 
+@pytest.mark.parametrize("name", ["gone.py", "runs/gone.ipynb", "./gone.py"])
+def test_a_script_that_is_not_there_is_no_line_for_the_shell(name):
+    with pytest.raises(PayloadError, match=f"there is no file {name}"):
+        gpuqueue.submit(name)
+    assert gpuqueue.jobs() == []
+
+
+def test_what_is_no_number_of_a_job_is_refused_in_words():
+    with pytest.raises(InvalidRequest, match="'x' is not the number of a job"):
+        gpuqueue.job("x")
+
+
+def test_an_empty_sweep_says_so():
+    assert repr(gpuqueue.map(add, [])) == "<no jobs>"
+
+
 def test_words_are_not_expanded_and_a_line_is(monkeypatch):
     monkeypatch.setenv("X", "seen")
     words = gpuqueue.submit(["echo", "$X"])
