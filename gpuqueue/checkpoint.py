@@ -887,8 +887,9 @@ _TORCH = (
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _TORCH:
+    if name not in (*_TORCH, "state_parts"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module("gpuqueue.integrations.torch"), name)
+    where = "torch" if name in _TORCH else "state"
+    return getattr(import_module(f"gpuqueue.integrations.{where}"), name)

@@ -62,7 +62,8 @@ def submit(asked: Asked) -> Question:
             raise InvalidRequest("after", str(error).removeprefix("after: ")) from None
         # with a key that is known, the first job of that key is the answer
         new = job.submitted >= began
-        return Created(told.job_told(client, client.job(job.id)), f"jobs/{job.id}", new)
+        view = told.job_told(client, client.job(job.id)) | told.warnings_of(client, job)
+        return Created(view, f"jobs/{job.id}", new)
 
     return ask
 

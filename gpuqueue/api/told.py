@@ -37,6 +37,7 @@ __all__ = [
     "queue_told",
     "settings_told",
     "status_told",
+    "warnings_of",
 ]
 
 MOST_LOG = 1 << 20
@@ -58,6 +59,15 @@ def job_told(client: LocalClient, job: Job) -> dict[str, Any]:
     if (failure := failure_of(client.home, job)) is not None:
         more["failure"] = failure
     return job_to_dict(job) | more
+
+
+def warnings_of(client: LocalClient, job: Job) -> dict[str, list[str]]:
+    """What whoever has just submitted a job had better know."""
+    from gpuqueue.client.progress import slow_save_before
+
+    return {
+        "warnings": [said for said in (slow_save_before(client, job, client.settings),) if said]
+    }
 
 
 def _activity(client: LocalClient, job: Job) -> dict[str, Any]:

@@ -13,8 +13,10 @@ from gpuqueue.cli import change, free, glance, host, kernelspec, look, submit
 from gpuqueue.cli.autostart import autostart
 from gpuqueue.cli.cards import cards
 from gpuqueue.cli.drain import drain, undrain
+from gpuqueue.cli.drill import drill
 from gpuqueue.cli.simulate import simulate
 from gpuqueue.cli.usage import usage
+from gpuqueue.cli.verify import verify
 from gpuqueue.cli.words import tell
 from gpuqueue.errors import GpuqueueError, InvalidRequest, NotYours
 
@@ -105,6 +107,8 @@ app.command()(change.resize)
 app.command()(change.release)
 app.command()(free.free)
 app.command()(free.resume)
+app.command(context_settings={"allow_interspersed_args": False})(drill)
+app.command()(verify)
 app.command()(drain)
 app.command()(undrain)
 app.command(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpuqueue.client import LocalClient, Payload
     from gpuqueue.model import Job, Origin
 
-__all__ = ["SubmitCommand", "payload_of", "report", "submit"]
+__all__ = ["SubmitCommand", "payload_of", "report", "submit", "terminal"]
 
 _FRONT = "front"
 _NUMBER = re.compile(r"[+-]?\d+")
@@ -165,7 +165,7 @@ def submit(
     payload = payload_of(command, cwd=cwd, env=_environment(env or ()))
     client = default_client()
     began = time.time()
-    job = client.submit([(payload, options)], origin=_origin())[0]
+    job = client.submit([(payload, options)], origin=terminal())[0]
     seen_before = key is not None and job.submitted < began
     report(client, job, seen_before=seen_before, as_json=as_json, to_stderr=follow)
     if follow:
@@ -192,7 +192,7 @@ def _environment(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _origin() -> Origin:
+def terminal() -> Origin:
     """The terminal, or what stands in for one."""
     from gpuqueue.client.rights import agent_of
     from gpuqueue.model import Origin
@@ -267,6 +267,7 @@ def report(
 ) -> None:
     """Say what became of a submit: what it means here, and when it starts or why not."""
     from gpuqueue.cli.text import submission_text
+    from gpuqueue.client.progress import slow_save_before
     from gpuqueue.control.machine import managed_gpus, policy_of
     from gpuqueue.model import JobState
     from gpuqueue.plan import need_of
@@ -301,6 +302,8 @@ def report(
         absent=absent,
     )
     typer.echo(text, err=to_stderr)
+    if warning := slow_save_before(client, job, settings):
+        tell(warning)
 
 
 def _follow(client: LocalClient, job_id: int) -> None:

@@ -24,6 +24,7 @@ from gpuqueue.store import job_to_dict
 from gpuqueue.units import format_duration
 
 if TYPE_CHECKING:
+    from gpuqueue.client.drilled import Drill
     from gpuqueue.client.throughput import Rate
     from gpuqueue.record.facts import Code
 
@@ -335,6 +336,36 @@ class Job:
     def retry(self, *, priority: bool = False) -> Job:
         """Queue the same work again, as a new job with the same surroundings."""
         return Job(self._client, resubmit(self._client, self.record, priority=priority).id)
+
+    def drill(
+        self, *, timeout: float = 600.0, steps: int = 3, at: int | None = None, ask: bool = False
+    ) -> Drill:
+        """Whether its work goes on where it saved when it is killed in the middle and run again.
+
+        Two new jobs with the same work, one after the other, with a folder for checkpoints of
+        their own; this job is left alone. It goes by what is reported with ``checkpoint.log``.
+
+        Parameters
+        ----------
+        timeout
+            Seconds that each run has, from its start. Both are ended when the drill is over.
+        steps
+            How many reports the first run makes after a checkpoint before it is killed.
+        at
+            Kill it at this step instead, whatever it has saved.
+        ask
+            Ask it to save and step aside, as for another job, rather than kill it.
+
+        Raises
+        ------
+        InvalidRequest
+            Its work reports nothing, or ends before it can be killed: says what to add.
+        JobFailed
+            The first run failed by itself.
+        """
+        from gpuqueue.client.drill import drill_job
+
+        return drill_job(self._client, self.record, timeout=timeout, steps=steps, at=at, ask=ask)
 
     # -- looks --------------------------------------------------------------------------------
 

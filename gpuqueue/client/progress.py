@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -12,10 +13,13 @@ from gpuqueue.units import format_duration
 
 if TYPE_CHECKING:
     from gpuqueue.client.local import LocalClient
-    from gpuqueue.model import Job
+    from gpuqueue.model import Job, Request
     from gpuqueue.settings import Settings
 
-__all__ = ["latest_note", "note_in_words", "notes", "slow_save", "thinned"]
+__all__ = ["latest_note", "note_in_words", "notes", "slow_save", "slow_save_before", "thinned"]
+
+_EARLIER = 200
+"""Among how many jobs an earlier run is looked for."""
 
 _TAIL = 8192  # a line has at most 4,000 bytes
 _OLD = "progress.old.jsonl"
@@ -66,21 +70,42 @@ def slow_save(client: LocalClient, job: Job, settings: Settings) -> str:
 
     Of an attempt that has not saved yet, the one before it tells.
     """
-    took = None
-    for attempt in range(max(1, job.attempt), 0, -1):
-        try:
-            took = float((client.home.attempt(job.id, attempt) / SAVED).read_text())
-            break
-        except (OSError, ValueError):
+    took = _last_save(client, job)
+    short = _too_short(took, job.request, settings)
+    return f"its last save took {_seconds(took)}, and {short}" if took and short else ""
+
+
+def slow_save_before(client: LocalClient, job: Job, settings: Settings) -> str:
+    """The same of a job that is yet to start, from the last run of its command that saved."""
+    for other in client.store.jobs(owner=job.owner, before=job.id, limit=_EARLIER):
+        if (other.kind, other.command, other.cwd) != (job.kind, job.command, job.cwd):
             continue
+        if (took := _last_save(client, other)) is not None:
+            short = _too_short(took, job.request, settings)
+            said = f"the last save of this command took {_seconds(took)} (job {other.id}), and"
+            return f"{said} {short}; give it more time, or save less" if short else ""
+    return ""
+
+
+def _last_save(client: LocalClient, job: Job) -> float | None:
+    """Seconds; None if it has not saved through ``gpuqueue.checkpoint``."""
+    for attempt in range(max(1, job.attempt), 0, -1):
+        with contextlib.suppress(OSError, ValueError):
+            return float((client.home.attempt(job.id, attempt) / SAVED).read_text())
+    return None
+
+
+def _too_short(took: float | None, request: Request, settings: Settings) -> str:
+    """Which of the times that a job is left to save are shorter than its save."""
     limits = [(settings.grace, "a cancel", "grace")]
-    if job.request.preemptible:
+    if request.preemptible:
         limits.append((settings.save_time, "one that needs its room", "save_time"))
-    short = [f"{who} leaves it {_seconds(limit)} ({name})"
-             for limit, who, name in limits if took is not None and took > limit]  # fmt: skip
-    if took is None or not short:
-        return ""
-    return f"its last save took {_seconds(took)}, and {' and '.join(short)}"
+    limits.append((settings.evict_timeout, "free mode", "evict_timeout"))
+    return " and ".join(
+        f"{who} leaves it {_seconds(limit)} ({name})"
+        for limit, who, name in limits
+        if took is not None and took > limit
+    )
 
 
 def _seconds(seconds: float) -> str:

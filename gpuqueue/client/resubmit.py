@@ -11,7 +11,7 @@ from gpuqueue.errors import NotAllowedNow, PayloadError
 from gpuqueue.model import TERMINAL, Job, JobKind, JobState
 from gpuqueue.run.large import Linked
 
-__all__ = ["resubmit"]
+__all__ = ["payload_again", "resubmit"]
 
 _KNOWN = {"kind", "program", "argv", "cwd", "env"}
 
@@ -32,6 +32,25 @@ def resubmit(client: LocalClient, job: Job, *, priority: bool = False) -> Job:
         raise NotAllowedNow(
             f"job {job.id} was a notebook's kernel; start the notebook to ask for a share again"
         )
+    payload = payload_again(client, job)
+    # what it came after has ended by now, one way or the other
+    request = replace(job.wants, after=(), priority=0 if priority else job.request.priority)
+    # a job that succeeded keeps its key: what has it is done
+    key = None if job.state is JobState.SUCCEEDED else job.key
+    options = Options(request, tag=job.tag, key=key, to_front=priority)
+    return client.submit([(payload, options)], origin=job.origin, owner=job.owner, retry_of=job.id)[
+        0
+    ]
+
+
+def payload_again(client: LocalClient, job: Job) -> Payload:
+    """What was submitted as a job, ready to be submitted again.
+
+    Raises
+    ------
+    PayloadError
+        It is gone.
+    """
     folder = client.home.job(job.id)
     spec = client.spec(job.id)
     if spec is None:
@@ -40,7 +59,7 @@ def resubmit(client: LocalClient, job: Job, *, priority: bool = False) -> Job:
     for name in ("payload", "surroundings"):
         if (folder / name).exists():
             files[name] = (folder / name).read_bytes()
-    payload = Payload(
+    return Payload(
         kind=job.kind,
         program=spec["program"],
         argv=tuple(spec["argv"]),
@@ -52,11 +71,3 @@ def resubmit(client: LocalClient, job: Job, *, priority: bool = False) -> Job:
         files=files,
         large={path.name: Linked(path) for path in folder.glob("payload.*")},
     )
-    # what it came after has ended by now, one way or the other
-    request = replace(job.wants, after=(), priority=0 if priority else job.request.priority)
-    # a job that succeeded keeps its key: what has it is done
-    key = None if job.state is JobState.SUCCEEDED else job.key
-    options = Options(request, tag=job.tag, key=key, to_front=priority)
-    return client.submit([(payload, options)], origin=job.origin, owner=job.owner, retry_of=job.id)[
-        0
-    ]

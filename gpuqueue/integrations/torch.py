@@ -15,6 +15,7 @@ from collections import Counter, OrderedDict
 import torch
 
 from gpuqueue.checkpoint import atomic_path
+from gpuqueue.integrations.state import PARTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,11 +32,6 @@ __all__ = [
     "restore_random_states",
     "save_state",
 ]
-
-PARTS = (
-    "model", "optimizer", "scheduler", "scaler", "ema", "random", "step", "sampler", "best",
-)  # fmt: skip
-"""What a training has to remember to go on as if nothing had happened."""
 
 _OBJECTS = ("model", "optimizer", "scheduler", "scaler", "ema", "sampler")
 _FORMAT = 1

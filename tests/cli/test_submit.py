@@ -304,3 +304,23 @@ def test_submit_imports_little():
     loaded = set(done.stderr.split())
     assert "gpuqueue.client.local" in loaded
     assert not loaded & {"rich", "IPython", "cloudpickle", "nbformat", "psutil", "jupyter_core"}
+
+
+def test_saves_that_took_too_long_are_told_at_the_next_submit(client, home):
+    home.config.write_text("grace = 7\nevict_timeout = 30\nsave_time = 20\n")
+    words = ("--cpu", "sh", "-c", 'echo 40.04 > "$GPUQUEUE_ATTEMPT_DIR/saved"')
+    first = queued(*words)
+    client.wait(first, 60)
+    assert gq("submit", "--cpu", "true").stderr == ""
+    told = gq("submit", *words).stderr
+    assert told == (
+        "gpuqueue: the last save of this command took 40s (job 1), and a cancel leaves it 7s "
+        "(grace) and free mode leaves it 30s (evict_timeout); give it more time, or save less\n"
+    )
+    client.wait(3, 60)
+    told = gq("submit", "--preemptible", *words).stderr
+    assert "(job 3), and a cancel" in told
+    assert "one that needs its room leaves it 20s (save_time)" in told
+    client.wait(4, 60)
+    home.config.write_text("grace = 41\nsave_time = 41\n")
+    assert gq("submit", *words).stderr == ""

@@ -94,6 +94,16 @@ def test_a_new_job_has_an_address(rest: Rest) -> None:
     assert json.loads(found.body)["id"] == answer.json["id"]
 
 
+def test_what_to_know_of_a_job_is_told_with_it(rest: Rest, home: Home) -> None:
+    home.config.write_text("grace = 30\n")
+    asked = {"command": 'echo 40 > "$GPUQUEUE_ATTEMPT_DIR/saved"'}
+    first = rest.post("/jobs", asked)
+    assert first.json["warnings"] == []
+    rest.ended(first.json["id"])
+    (said,) = rest.post("/jobs", asked).json["warnings"]
+    assert "took 40s (job 1), and a cancel leaves it 30s (grace)" in said
+
+
 def test_the_same_key_gives_the_same_job(rest: Rest) -> None:
     asked = {"command": "sleep 60", "options": {"key": "nightly"}}
     first, second = rest.post("/jobs", asked), rest.post("/jobs", asked)
