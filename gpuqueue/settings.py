@@ -7,6 +7,7 @@ changes; one that cannot be understood leaves the settings as they were, with a 
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import tomllib
 from functools import lru_cache
@@ -372,7 +373,38 @@ def settings_from(table: dict[str, Any], where: str) -> Settings:
     try:
         return Settings(**table)
     except TraitError as error:
+        for name, given in table.items():
+            if words := _allowed(Settings.class_traits()[name], given):
+                raise InvalidRequest(name, f"{given!r} in {where} is not {words}") from error
         raise InvalidRequest(where, str(error)) from error
+
+
+def _allowed(trait: Any, given: Any) -> str:
+    """What may stand there, where ``given`` may not; empty where that is not a matter of its type.
+
+    Traitlets' own sentences speak of traits and instances.
+    """
+    if isinstance(trait, Enum):
+        values = trait.values or ()
+        return "" if given in values else f"one of {', '.join(values)}"
+    if isinstance(trait, Bool):
+        return "" if isinstance(given, bool) else "true or false"
+    if isinstance(trait, Unicode):
+        return "" if isinstance(given, str) else "a text in quotes"
+    if not isinstance(trait, Int | Float):
+        return ""
+    whole = isinstance(trait, Int)
+    least, most = trait.min, trait.max
+    fits = isinstance(given, int if whole else (int, float)) and not isinstance(given, bool)
+    if fits and (least is None or given >= least) and (most is None or given <= most):
+        return ""
+    bounds = (("least", least), ("most", most))
+    limits = [
+        f"of at {word} {bound:g}"
+        for word, bound in bounds
+        if bound is not None and math.isfinite(bound)
+    ]
+    return " ".join(["a whole number" if whole else "a number", " and ".join(limits)]).rstrip()
 
 
 def load_settings(path: Path) -> Settings:

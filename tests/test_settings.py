@@ -37,6 +37,27 @@ def test_what_is_wrong_is_named(tmp_path, text, words):
         load_settings(path)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("lend_after = -3", "lend_after: -3 in {} is not a number of at least 1"),
+        ("lend_after = 'foo'", "lend_after: 'foo' in {} is not a number of at least 1"),
+        ("lend = 'al'", "lend: 'al' in {} is not one of all, preemptible, off"),
+        ("slots = 0.5", "slots: 0.5 in {} is not a whole number of at least 0"),
+        ("gpu_free_perc = 101",
+         "gpu_free_perc: 101 in {} is not a whole number of at least 0 and of at most 100"),
+        ("packing = 'no'", "packing: 'no' in {} is not true or false"),
+        ("packing = true\nkernel_memory = 3", "kernel_memory: 3 in {} is not a text in quotes"),
+    ],
+)  # fmt: skip
+def test_it_says_what_may_stand_there(tmp_path, text, words):
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    with pytest.raises(InvalidRequest) as told:
+        load_settings(path)
+    assert str(told.value) == words.format(path)
+
+
 def test_a_bad_change_leaves_the_settings_as_they_were(tmp_path):
     path = tmp_path / "config.toml"
     path.write_text("slots = 3")

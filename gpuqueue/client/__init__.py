@@ -6,6 +6,7 @@ The command line, the magics and REST are other ways to the same ``LocalClient``
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,14 +98,20 @@ def payload_from(
     if isinstance(work, str):
         if args:
             raise PayloadError("args", "a line for the shell takes no arguments; pass a list")
+        if _FILE.fullmatch(work):
+            raise PayloadError("work", f"there is no file {work} (in {cwd or os.getcwd()})")
         return script_payload(work, cwd=cwd, env=env)
     if isinstance(work, list | tuple):
         return script_payload([*work, *_texts(args)], cwd=cwd, env=env, own_python=own_python)
     raise PayloadError(
         "work",
-        f"a {type(work).__name__} cannot be run; pass a function, a list of words, a line for the "
+        f"{type(work).__name__}: cannot be run; pass a function, a list of words, a line for the "
         "shell, or the path of a .py or .ipynb file",
     )
+
+
+_FILE = re.compile(r"[\w@%+=:,./-]+\.(?:py|ipynb)")
+"""What a shell would take as one word: the path of a script or a notebook, not a line."""
 
 
 def _is_file(text: str, cwd: str | os.PathLike[str] | None) -> bool:
@@ -214,9 +221,15 @@ def job(job_id: int) -> Job:
     ------
     UnknownJob
         There is none.
+    InvalidRequest
+        That is no number.
     """
     client = default_client()
-    return Job(client, client.job(int(job_id)).id)
+    try:
+        number = int(job_id)
+    except (TypeError, ValueError):
+        raise InvalidRequest("job", f"{job_id!r} is not the number of a job") from None
+    return Job(client, client.job(number).id)
 
 
 def jobs(

@@ -15,6 +15,7 @@ from gpuqueue.client.payload import function_payload
 from gpuqueue.client.request import options_from
 from gpuqueue.errors import GpuqueueError, InvalidRequest, NotAllowedNow
 from gpuqueue.model import TERMINAL, IntentKind, JobState
+from gpuqueue.settings import may_autostart
 
 __all__ = ["GpuExecutor", "JobFuture"]
 
@@ -42,10 +43,13 @@ class JobFuture(Future[T]):
             return False
         with contextlib.suppress(NotAllowedNow):
             self.job.cancel()
-        # a busy machine's controller may take a while to hear it, and False would be a lie then
-        deadline = time.monotonic() + _ANSWER
-        with default_client().watch() as watch:
+        # a busy machine's controller may take a while to hear it, and False would be a lie then;
+        # where there is none, nobody will
+        client, deadline = default_client(), time.monotonic() + _ANSWER
+        with client.watch() as watch:
             while self.job.state is JobState.QUEUED and time.monotonic() < deadline:
+                if client.lead() is None and not may_autostart(client.settings):
+                    break
                 watch.wait(0.5)
         # it may have started before the controller saw the wish; what counts is what it became
         record = self.job.record

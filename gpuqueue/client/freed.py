@@ -204,14 +204,16 @@ def found_words(mode: Mode, live: Sequence[Job]) -> str:
     if not mode.normal:
         at = time.strftime("%H:%M", time.localtime(mode.since))
         return f"The GPUs are yours already, since {at}."
-    counts = {
-        "runs": sum(job.state in (JobState.RUNNING, JobState.STARTING) for job in live),
-        "waits": sum(job.state is JobState.QUEUED for job in live),
-    }
-    many = {"runs": "run", "waits": "wait"}
+    runs = [job.kind for job in live if job.state in (JobState.RUNNING, JobState.STARTING)]
+    kernels = runs.count(JobKind.KERNEL)
+    waits = sum(job.state is JobState.QUEUED for job in live)
     parts = [
-        f"1 job {does}" if count == 1 else f"{count} jobs {many[does]}"
-        for does, count in counts.items()
+        words[0] if count == 1 else words[1].format(count)
+        for count, words in (
+            (len(runs) - kernels, ("1 job runs", "{} jobs run")),
+            (waits, ("1 job waits", "{} jobs wait")),
+            (kernels, ("1 notebook has a share", "{} notebooks have a share")),
+        )
         if count
     ]
     there = f" {', '.join(parts)}." if parts else " Nothing runs or waits."

@@ -110,7 +110,8 @@ class JobSet(Sequence[Job]):
         for job in self._jobs:
             counts[str(job.state)] = counts.get(str(job.state), 0) + 1
         told = ", ".join(f"{count} {state}" for state, count in counts.items())
-        return f"<{len(self)} jobs: {told}>"
+        many = "1 job" if len(self) == 1 else f"{len(self)} jobs"
+        return f"<{many}: {told}>" if told else "<no jobs>"
 
     def _repr_html_(self) -> str:
         rows = self.table(most=_SMALL)

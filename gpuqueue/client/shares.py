@@ -68,6 +68,10 @@ class Lease:
             self._let_go()
         return taken
 
+    def is_over(self, client: LocalClient) -> bool:
+        """Whether it was given back or has ended, though a controller may not know that yet."""
+        return bool(is_released(self.folder)) or client.job(self.job).state in TERMINAL
+
     def environment(self, env: Mapping[str, str], **told: Any) -> dict[str, str]:
         """An environment with the share over it, as it was granted last; ``told`` is noted with it.
 

@@ -281,9 +281,9 @@ def render(status: Status) -> str:
     if status.recent:
         lines.append("recent")
         for job in status.recent:
-            took = format_duration(job.ran(status.at)) if job.ended and job.started else "-"
+            took = f" {format_duration(job.ran(status.at))}" if job.ended and job.started else ""
             why = f": {job.reason.splitlines()[0]}" if job.reason else ""
             lines.append(
-                f"  {job.id:>5}  {job.tag:<20} {job.owner:<10} {job.state} {took}{why}{_over(job)}"
+                f"  {job.id:>5}  {job.tag:<20} {job.owner:<10} {job.state}{took}{why}{_over(job)}"
             )
     return "\n".join(lines)

@@ -355,7 +355,7 @@ class Controller:
             if turn.jobs[stop.for_job].kind is not JobKind.KERNEL:  # it does not wait for that
                 self.lender.wake(turn, [turn.jobs[stop.job]])
                 self.evictor.evict(turn, turn.jobs[stop.job], EVICT, why, settings.save_time)
-        idle = not (decision.starts or decision.settled)
+        idle = not (decision.starts or decision.settled or decision.evictions)
         if idle and (found := stranded(snapshot, turn.now)) and self.evictor.can_return(found):
             self.lender.wake(turn, [found])
             why = "stood still for a notebook, and starts again where there is room"

@@ -91,14 +91,17 @@ def _tell(*, busy: bool) -> None:
     if note != _note:
         from gpuqueue.run.kernelshare import Busy, own_share
 
-        for old in (_file, _tidier):
-            if old is not None:
-                old.close()
-        _note, _file, _tidier = note, None, None
+        if _file is not None:
+            _file.close()
+        _note, _file = note, None
         folder = own_share().get("folder")
+        # what is noted of the same share may change, and two would take each other's rings
+        if _tidier is not None and _tidier.folder != folder:
+            _tidier.close()
+            _tidier = None
         if folder:
             with contextlib.suppress(OSError):  # it has ended, and been cleared away
                 _file = Busy(folder)
-                _tidier = _listen(folder)
+                _tidier = _tidier or _listen(folder)
     if _file is not None:
         _file.tell(busy=busy)

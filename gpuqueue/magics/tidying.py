@@ -22,7 +22,7 @@ _LONG = 3600.0
 
 
 class Tidier:
-    """Listens for as long as the process lives, or until ``close``.
+    """Listens for as long as the process lives, or until ``close``; one for each ``folder``.
 
     Raises
     ------
@@ -31,7 +31,7 @@ class Tidier:
     """
 
     def __init__(self, folder: str) -> None:
-        self._folder = folder
+        self.folder = folder
         self._bell = Doorbell(Path(folder, TIDY))
         self._closed = False
         if self._bell.fileno() >= 0:
@@ -40,7 +40,7 @@ class Tidier:
     def _listen(self) -> None:
         with contextlib.suppress(OSError, ValueError):  # its directory is gone
             while not self._closed:
-                if self._bell.wait(_LONG) and not self._closed and not is_busy(self._folder):
+                if self._bell.wait(_LONG) and not self._closed and not is_busy(self.folder):
                     empty_caches()
         self._bell.close(remove=True)
 

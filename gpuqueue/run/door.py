@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import secrets
 import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +25,8 @@ from typing import Any
 from gpuqueue.errors import GpuqueueError, NoShare
 
 __all__ = ["LATE", "Asked", "Changes", "Door", "ask", "doors_work", "take_on"]
+
+log = logging.getLogger("gpuqueue")
 
 LATE = "GPUQUEUE_LATE"
 """The variable that tells the library where to ask."""
@@ -34,6 +38,8 @@ _LONGEST = 1 << 16
 """Bytes of a question."""
 _ASKING = 2.0
 """Seconds in which a question must have come."""
+_FULL = 0.2
+"""Seconds until another question is taken where none could be, as with too many files open."""
 _GONE = "whoever started this kernel no longer answers; restart the kernel"
 
 
@@ -58,7 +64,7 @@ class Door:
     ----------
     answer
         What a process is to take on. It is called for one question at a time, and raises
-        ``GpuqueueError`` to refuse.
+        ``GpuqueueError`` to refuse; whatever else it raises is logged, and refuses as well.
     seconds
         How long who asks waits for it.
     """
@@ -66,6 +72,7 @@ class Door:
     def __init__(self, answer: Callable[[Asked], Changes], seconds: float) -> None:
         self._answer = answer
         self._told: tuple[int, str] = (0, "")
+        self._closed = False
         name = f"gpuqueue-{secrets.token_hex(16)}"
         self.name = f"{max(1, round(seconds))}:{name}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -75,6 +82,7 @@ class Door:
 
     def close(self) -> None:
         """Answer nobody any more; who asks is told at once."""
+        self._closed = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
         self._socket.close()
@@ -84,7 +92,11 @@ class Door:
             try:
                 asker, _ = self._socket.accept()
             except OSError:
-                return
+                if self._closed:
+                    return
+                # while nobody listens, who asks would wait for as long as he is patient
+                time.sleep(_FULL)
+                continue
             with asker, contextlib.suppress(OSError):
                 asker.settimeout(_ASKING)
                 self._talk(asker)
@@ -99,10 +111,19 @@ class Door:
         try:
             reply = _encoded(self._answer(asked))
         except GpuqueueError as error:
-            reply = b"0" + str(error).encode()
-            if asked.cuda:
-                self._tell(pid, str(error))
+            reply = self._refusal(asked, str(error))
+        except Exception as error:  # the next question is to be heard, whatever has failed
+            log.exception("gpuqueue: a kernel's share of a GPU could not be got")
+            words = (
+                f"This kernel's share of a GPU could not be got: {type(error).__name__}: {error}"
+            )
+            reply = self._refusal(asked, words)
         asker.sendall(reply)
+
+    def _refusal(self, asked: Asked, sentence: str) -> bytes:
+        if asked.cuda:
+            self._tell(asked.pid, sentence)
+        return b"0" + sentence.encode(errors="replace")
 
     def _tell(self, pid: int, sentence: str) -> None:
         """Show it where the process writes its errors: in a kernel, in the cell. Once."""
@@ -173,7 +194,7 @@ def _asked(pid: int, line: bytes) -> Asked | None:
         return Asked(pid, cuda=True)
     try:
         return Asked(pid, cuda=False, wish=json.loads(line)["wish"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

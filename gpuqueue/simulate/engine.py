@@ -95,6 +95,12 @@ class Replay:
     ) -> None:
         self.trace = jobs
         self.by_id = {job.id: job for job in jobs}
+        # a job that ran has seen its parents succeed, also those that are not in this trace
+        wanted = {parent for job in jobs for parent in job.request.after}
+        self.parents = {
+            parent: JobState.QUEUED if parent in self.by_id else JobState.SUCCEEDED
+            for parent in wanted
+        }
         self.kinds = {job.id: kind_of(job.owner, job.command, job.request) for job in jobs}
         self.cards = tuple(Card(gpu) for gpu in gpus)
         self.gpus = tuple(gpus)
@@ -148,6 +154,7 @@ class Replay:
             request = replace(request, eta=None)
         if reason := never_fits(request, self.gpus, self.policy):
             self.out.refused[job.id] = reason
+            self._over(job.id)  # those that come after it are played without it
             return
         self.waiting[job.id] = Job(
             id=job.id, kind=JobKind.SCRIPT, state=JobState.QUEUED, request=request, tag="",
@@ -166,6 +173,7 @@ class Replay:
 
     def _end(self, job_id: int, now: float) -> None:
         self._leave(job_id, now)
+        self._over(job_id)
         job = self.by_id[job_id]
         self.out.end[job_id] = now
         self.guesses.pop(job_id, None)
@@ -176,6 +184,11 @@ class Replay:
             for other in self.waiting:
                 if self.kinds[other] == kind:
                     self._guess(self.by_id[other])
+
+    def _over(self, job_id: int) -> None:
+        """Let go those that come after a job."""
+        if job_id in self.parents:
+            self.parents[job_id] = JobState.SUCCEEDED
 
     def _leave(self, job_id: int, now: float) -> Job:
         job = self.running.pop(job_id)
@@ -224,6 +237,7 @@ class Replay:
             tuple(self.waiting.values()),
             tuple(self.running.values()),
             self.policy,
+            parents=self.parents,
             estimates=self.guesses,
             latest=self.latest,
             usage=self._usage(now) if self.policy.fair_share else {},

@@ -24,7 +24,7 @@ from gpuqueue.client.wishes import Wish, change_size, default_wish, remembered, 
 from gpuqueue.control.holding import FACT as HOLDING
 from gpuqueue.control.machine import managed_gpus
 from gpuqueue.errors import DoesNotFit, GpuqueueError, InvalidRequest, NoShare, NotAllowedNow
-from gpuqueue.model import TERMINAL, Gpu, Job
+from gpuqueue.model import Gpu, Job
 from gpuqueue.paths import find_home
 from gpuqueue.run.kernelshare import without_share
 from gpuqueue.settings import in_job
@@ -192,7 +192,7 @@ class Admission:
                 f"The share of this notebook was taken back (job {job.id} was cancelled). Start "
                 "its kernel again to ask for one."
             )
-        if job.state in TERMINAL:
+        if held.is_over(client):
             held.release()  # its lock would stay open for as long as the server lives
             if wish is None and held.late:
                 return self._prepare(client, None, given_up)
@@ -272,12 +272,20 @@ def _may_have_all(env: Mapping[str, str], gpus: Sequence[Gpu]) -> bool:
 
 
 def _still_holds(lease: Lease) -> bool:
-    """Whether a share has not ended meanwhile."""
-    client = LocalClient(find_home())
+    """Whether a share has not ended meanwhile; where that cannot be seen now, it has not.
+
+    It is given back if it has, and a kernel may be computing on it.
+    """
     try:
-        return client.job(lease.job).state not in TERMINAL
-    except (LookupError, OSError):
+        client = LocalClient(find_home())
+    except OSError:  # as with too many files open
+        return True
+    try:
+        return not lease.is_over(client)
+    except LookupError:
         return False
+    except OSError:
+        return True
     finally:
         client.close()
 

@@ -40,6 +40,22 @@ def test_a_program_with_its_arguments():
         job.result()
 
 
+@pytest.mark.parametrize("name", ["gone.py", "runs/gone.ipynb", "./gone.py"])
+def test_a_script_that_is_not_there_is_no_line_for_the_shell(name):
+    with pytest.raises(PayloadError, match=f"there is no file {name}"):
+        gpuqueue.submit(name)
+    assert gpuqueue.jobs() == []
+
+
+def test_what_is_no_number_of_a_job_is_refused_in_words():
+    with pytest.raises(InvalidRequest, match="'x' is not the number of a job"):
+        gpuqueue.job("x")
+
+
+def test_an_empty_sweep_says_so():
+    assert repr(gpuqueue.map(add, [])) == "<no jobs>"
+
+
 def test_words_are_not_expanded_and_a_line_is(monkeypatch):
     monkeypatch.setenv("X", "seen")
     words = gpuqueue.submit(["echo", "$X"])
@@ -295,6 +311,14 @@ def test_a_waiting_future_can_be_cancelled():
     assert future.job.state is JobState.CANCELLED
     blocker.cancel()
     pool.shutdown()
+
+
+def test_a_future_that_nobody_will_cancel_says_so(monkeypatch):
+    monkeypatch.setenv("GPUQUEUE_AUTOSTART", "0")
+    monkeypatch.setattr("gpuqueue.client.executor._ANSWER", 1e6)
+    future = gpuqueue.GpuExecutor().submit(add, 1)
+    assert not future.cancel()
+    assert future.job.state is JobState.QUEUED
 
 
 def test_logs_follow_to_the_end():

@@ -70,6 +70,21 @@ def test_four_quarters_and_who_holds_them_when_the_fifth_comes(client: LocalClie
         each.end()
 
 
+def test_a_share_is_over_before_a_controller_knows_it(
+    client: LocalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = acquire(client, QUARTER, path="/books/n.ipynb")
+    before = client.job(lease.job)
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "job", lambda _: before)
+        assert not lease.is_over(client)
+        kernelshare.release(lease.folder, detached=True)
+        assert lease.is_over(client)
+    lease.release()
+    until_state(client, lease.job, *ENDED)
+    assert lease.is_over(client)
+
+
 def test_what_is_left_is_told(client: LocalClient) -> None:
     big = kernel(client, Wish(700, 30 << 30), path="/books/big.ipynb")
     with pytest.raises(NoShare, match=r"GPU 0 has 0\.3 of its compute and 50G left"):

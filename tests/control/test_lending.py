@@ -288,6 +288,42 @@ def test_one_that_stands_still_for_long_starts_where_there_is_room(
     made[0].end()
 
 
+def test_one_that_makes_room_for_another_is_asked_once(
+    client: LocalClient, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has stood still for so long that it would be put back into the queue anyway."""
+    monkeypatch.setenv("GPUQUEUE_FAKE_GPUS", "80G,80G")
+    home.config.write_text(f"{RULES}lend_patience = 0.5\n")
+    made = [book(client, "a", 600, 20 * G)]
+    beside = gpuqueue.submit(["sleep", "600"], share=0.5, mem="30G")
+    until_state(client, beside.id, JobState.RUNNING)
+    full = gpuqueue.submit(["sleep", "600"], share=0.5, mem="50G")
+    until_state(client, full.id, JobState.RUNNING)
+    loose = gpuqueue.submit(
+        ["sleep", "600"], share=0.5, mem="40G", restartable=True, preemptible=True
+    )
+    until_state(client, loose.id, JobState.RUNNING)
+    made[0].tell(client, busy=True)
+    since = until_state(client, loose.id, JobState.FROZEN).frozen_at
+    until(lambda: time.time() - since > 1)
+    lead, runner = lead_process(home), client.job(full.id).process
+    send_signal(lead, signal.SIGSTOP)
+    try:  # of both it hears at once: of room elsewhere, and of who needs this one's
+        send_signal(runner, signal.SIGTERM)
+        until(lambda: not alive(runner))
+        high = gpuqueue.submit(["sleep", "600"], share=0.25, mem="55G", priority=5)
+    finally:
+        send_signal(lead, signal.SIGCONT)
+    until_state(client, high.id, JobState.RUNNING)
+    until(lambda: (j := client.job(loose.id)).attempt == 2 and j.state is JobState.RUNNING)
+    kinds = [event.kind for event in client.store.events(job_id=loose.id)]
+    assert kinds.count("evicting") == 1
+    check_books(client)
+    for job in (high, beside, loose):
+        job.cancel()
+    made[0].end()
+
+
 def test_what_is_lent_is_on_the_books_of_who_uses_it(client: LocalClient) -> None:
     made = books(client, 1, 800)
     job = borrower(client, 0.5)

@@ -82,7 +82,7 @@ def as_installed(folder: Path) -> dict[str, str]:
     """
     there = folder / "labextensions" / "jupyter-gpuqueue"
     shutil.copytree(EXTENSION, there)
-    shutil.copytree(FILES, there / "static" / "panel")
+    shutil.copytree(FILES, there / "files" / "panel")
     return {"JUPYTER_PATH": str(folder)}
 
 

@@ -131,7 +131,8 @@ class TestFinding:
         page.get_by_role("button", name="Show more").click()
         page.locator("[data-job='7']").wait_for()
         asked = page.evaluate("older")
-        assert asked == "/jobs?state=succeeded,failed,cancelled&before=101&limit=50&match=job"
+        ended = "state=succeeded,failed,cancelled&order=ended"
+        assert asked == f"/jobs?{ended}&before=101&limit=50&match=job"
 
 
 class TestChoosing:

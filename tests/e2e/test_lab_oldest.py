@@ -58,7 +58,7 @@ def lab(home: Home, tmp_path: Path, python: str) -> Iterator[Server]:
     """That JupyterLab with this extension: the sources, and the front end as it is installed."""
     place = tmp_path / "data" / "labextensions" / "jupyter-gpuqueue"
     shutil.copytree(ROOT / "jupyter_ext" / "labextension", place)
-    shutil.copytree(ROOT / "widgets" / "panel", place / "static" / "panel")
+    shutil.copytree(ROOT / "widgets" / "panel", place / "files" / "panel")
     sources = (str(ROOT), str(ROOT / "jupyter_ext"), str(ROOT / "widgets"))
     env = {"PYTHONPATH": os.pathsep.join(sources), "JUPYTER_PATH": str(tmp_path / "data")}
     on = "--ServerApp.jpserver_extensions={'gpuqueue_jupyter': True, 'jupyterlab': True}"

@@ -363,6 +363,13 @@ def test_without_the_server_part_the_sidebar_says_so_and_a_cell_works_by_its_ker
         page.close()
 
 
+def test_no_browser_keeps_the_files_of_an_earlier_version(lab: Server) -> None:
+    for file in ("remoteEntry.js", "lab.mjs", "panel/view.mjs", "panel/panel.css"):
+        address = f"{lab.url}lab/extensions/jupyter-gpuqueue/files/{file}?token={TOKEN}"
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            assert answer.headers["Cache-Control"] == "no-cache"
+
+
 def test_a_page_of_another_version_says_so(lab: Server, opened: Opened) -> None:
     def older(route: Any) -> None:
         route.fulfill(body="export const VERSION = '0.0.1'; export const SCHEMA = 1;",

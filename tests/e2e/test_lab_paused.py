@@ -42,7 +42,7 @@ def made(home: Home, procs: Path, tmp_path: Path, request: Any) -> Iterator[Serv
     """JupyterLab, or Notebook 7, with this checkout's panel."""
     there = tmp_path / "data" / "labextensions" / "jupyter-gpuqueue"
     shutil.copytree(EXTENSION, there)
-    shutil.copytree(FILES, there / "static" / "panel")
+    shutil.copytree(FILES, there / "files" / "panel")
     command = jupyter(request.param, "--LabApp.news_url=None")
     env = {"JUPYTER_PATH": str(tmp_path / "data")}
     with server(home, tmp_path / "work", *command, env=env) as found:

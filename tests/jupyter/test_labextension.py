@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PANEL = ROOT / "widgets" / "panel"
 FOLDER = ROOT / "jupyter_ext" / "labextension"
 PACKAGE = json.loads((FOLDER / "package.json").read_text())
-ENTRY = (FOLDER / "static" / "remoteEntry.js").read_text()
+ENTRY = (FOLDER / "files" / "remoteEntry.js").read_text()
 
 
 def test_the_version_is_the_packages() -> None:
@@ -37,10 +37,17 @@ def test_installing_puts_everything_in_its_place() -> None:
     shared = project["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
     place = f"share/jupyter/labextensions/{PACKAGE['name']}"
     assert shared["jupyter_ext/labextension"] == place
-    assert shared["widgets/panel"] == f"{place}/static/panel"
+    assert shared["widgets/panel"] == f"{place}/files/panel"
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert wheel["force-include"]["widgets/panel"] == "gpuqueue_widgets/panel"
     assert all((ROOT / source).exists() for source in shared)
+
+
+def test_no_browser_keeps_an_older_version_of_it() -> None:
+    """JupyterLab lets browsers keep what lies in folders named ``static`` for a year, unasked."""
+    load = PACKAGE["jupyterlab"]["_build"]["load"]
+    assert "static" not in Path(load).parts
+    assert not list(FOLDER.glob("**/static"))
 
 
 def test_it_speaks_to_this_extension_below_the_base_url() -> None:

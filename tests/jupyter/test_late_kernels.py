@@ -282,3 +282,22 @@ def test_a_job_of_a_late_kernel_is_as_of_any(late: Start, talk: Any, client: Loc
     cells.run(cell)
     assert cells.run("print(told)")[0] == "[None, None, None, None]\n"
     assert held(client) == []
+
+
+@pytest.mark.parametrize(("error", "holds"), [(OSError(24, "full"), True), (LookupError(), False)])
+def test_a_share_that_cannot_be_looked_at_is_not_given_back(
+    home: Home, error: Exception, holds: bool
+) -> None:
+    class Share:
+        def is_over(self, _: LocalClient) -> bool:
+            raise error
+
+    assert admission._still_holds(Share()) is holds
+
+
+def test_a_share_is_kept_where_no_file_can_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Home) -> LocalClient:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(admission, "LocalClient", full)
+    assert admission._still_holds(object())

@@ -102,6 +102,16 @@ def test_a_kernel_listens_once_it_holds_a_share(
     activity._cell_ends()
     assert ask_to_tidy(tmp_path)
     until(lambda: "torch" in emptied)
+    listens = activity._tidier
+    for changed in range(3):  # what is noted beside it, as its size
+        note = f'{{"job": 1, "folder": "{tmp_path}", "changed": {changed}}}'
+        monkeypatch.setenv(SHARE, note)
+        activity._cell_begins()
+        activity._cell_ends()
+        assert activity._tidier is listens
+        emptied.clear()
+        assert ask_to_tidy(tmp_path)
+        until(lambda: "torch" in emptied)
     other = tmp_path / "other"
     other.mkdir()
     monkeypatch.setenv(SHARE, f'{{"job": 2, "folder": "{other}"}}')

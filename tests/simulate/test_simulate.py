@@ -142,6 +142,16 @@ def test_two_owners_with_endless_work_get_half_each() -> None:
     assert out.start[5000] == min(after)
 
 
+def test_what_comes_after_a_job_begins_when_that_has_ended() -> None:
+    """Also where the one that it comes after is too large for this machine, or in no trace."""
+    asked = {1: Request(gpus=1), 2: Request(gpus=1, after=(1,)), 3: Request(gpus=9),
+             4: Request(gpus=0, slots=1, after=(3, 77))}  # fmt: skip
+    jobs = [TraceJob(key, 0.0, 100.0, request, 1.0) for key, request in asked.items()]
+    out = replay(jobs, parse_fake("2x80G"), Policy(slots=4))
+    assert out.start == {1: 0.0, 2: 100.0, 4: 0.0}
+    assert set(out.refused) == {3}
+
+
 def test_too_large_is_refused_not_stuck() -> None:
     jobs = [TraceJob(1, 0, 10, Request(gpus=5, share=1000), 5), *workload(1, 3)]
     out = replay(jobs, GPUS, RULES)
