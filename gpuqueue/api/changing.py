@@ -181,6 +181,7 @@ def retry(asked: Asked) -> Question:
         from gpuqueue.client.resubmit import resubmit
 
         job = resubmit(client, client.job(number), priority=front)
-        return Created(told.job_told(client, client.job(job.id)), f"../{job.id}")
+        view = told.job_told(client, client.job(job.id)) | told.warnings_of(client, job)
+        return Created(view, f"../{job.id}")
 
     return ask

@@ -106,7 +106,8 @@ def test_a_jobs_own_view_has_them_and_says_how_far_it_is_held(show: Callable[...
     page = show(sharing(), answers={"/jobs/1": held(1)})
     page.locator("[data-job='1'] .gq-open").click()
     page.locator(".gq-detail").get_by_role("slider", name="Compute").wait_for()
-    assert "compute advised, memory capped" in page.locator(".gq-detail").inner_text()
+    held_to = "compute is advised only, memory is capped"
+    assert held_to in page.locator(".gq-detail").inner_text()
 
 
 def test_it_is_offered_to_those_who_may_and_for_shares_only(show: Callable[..., Any]) -> None:

@@ -104,7 +104,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int]] = {
     "log's header": (lambda path: overwrite(Path(f"{path}-wal"), 0, noise(32)), JOBS),
     "log's middle": (
         lambda path: overwrite(
-            Path(f"{path}-wal"), Path(f"{path}-wal").stat().st_size // 2, b"\0" * 40
+            Path(f"{path}-wal"), Path(f"{path}-wal").stat().st_size // 2, noise(40)
         ),
         JOBS - 8,
     ),

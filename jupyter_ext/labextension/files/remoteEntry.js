@@ -121,20 +121,25 @@
      */
     function activityOf(tracker, heard) {
       /** @type {ReturnType<typeof setTimeout> | undefined} */
-      let timer;
+      let soon;
+      /** @type {ReturnType<typeof setTimeout>[]} */
+      let later = [];
       const changed = () => {
-        // the kernel notes it for the queue a moment after it has said so
-        timer ??= setTimeout(() => {
-          timer = undefined;
+        // the kernel notes it for the queue a moment after it has said so, on a busy machine later
+        soon ??= setTimeout(() => {
+          soon = undefined;
           heard();
         }, 300);
+        later.forEach(clearTimeout);
+        later = [1500, 6000].map(delay => setTimeout(heard, delay));
       };
       /** @type {(_: unknown, panel: any) => void} */
       const added = (_, panel) => panel.sessionContext.statusChanged.connect(changed);
       tracker.forEach((/** @type {any} */ panel) => added(null, panel));
       tracker.widgetAdded.connect(added);
       return () => {
-        clearTimeout(timer);
+        clearTimeout(soon);
+        later.forEach(clearTimeout);
         tracker.widgetAdded.disconnect(added);
         tracker.forEach((/** @type {any} */ panel) => panel.sessionContext.statusChanged.disconnect(changed));
       };
