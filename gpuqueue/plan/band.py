@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Band"]
 
-_UNSURE = 0.25
-"""Where run times are learned: by what part of its expected wait a start may be later besides."""
+_UNSURE = 1 / 3
+"""Where run times are learned: the part of what it is expected to wait that a start may slip by."""
 
 
 class Band:
@@ -89,7 +89,7 @@ class Band:
         length = 0.0 if item.length >= UNKNOWN else item.length
         leeway = max(self.snapshot.policy.reorder_slack, length / 2)
         # what learned run times foretell is off by more, the further ahead it is
-        return leeway + (start - self.now) * _UNSURE if self.doubtful else leeway
+        return max(leeway, (start - self.now) * _UNSURE) if self.doubtful else leeway
 
     def settle(self) -> None:
         """Decide on the order, and so on what is due now."""

@@ -119,8 +119,8 @@ def test_a_learned_estimate_uses_only_runs_that_had_ended() -> None:
     later = TraceJob(9, 500, 100, request, 4, "u", "x")
     out = replay([*jobs, later], GPUS, RULES, Estimates.LEARNED)
     assert [out.start[i] for i in (0, 1, 2, 9)] == [0, 100, 200, 500]
-    # nothing was known of the first three but the user's own 50 s; it had 40 s to wait by that
-    assert out.latest[1] == 50 + 3600 + 40 / 4
+    # nothing was known of the first three but the user's own 50 s
+    assert out.latest[1] == 50 + 3600
 
 
 def test_two_owners_with_endless_work_get_half_each() -> None:
