@@ -1,11 +1,14 @@
 """What the command line says, from frozen facts and at a frozen time."""
 
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
+import gpuqueue
 from gpuqueue.cli.app import app
 from gpuqueue.cli.text import (
     ended_text,
@@ -342,3 +345,10 @@ def test_gpus_tell_what_is_left():
         ]
     )
     assert [row[3].strip() for row in rows] == ["LEFT", "100%, 24G", "nothing", "66%, 15G", "100%"]
+
+
+def test_it_is_a_module_that_can_be_run():
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuqueue", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip().endswith(gpuqueue.__version__)
