@@ -1,4 +1,4 @@
-"""``python -m gpuqueue``: the same program, for an environment whose scripts are not on the path."""
+"""``python -m gpuqueue``: the same program, where its scripts are not on the path."""
 
 from gpuqueue.cli import main
 

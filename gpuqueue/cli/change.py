@@ -123,7 +123,7 @@ def release(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print data for programs.")] = False,
 ) -> None:
-    """Give back the share of a notebook's kernel; the kernel goes on.
+    """Give back the share of a notebook's kernel, which goes on.
 
     What its process holds of a GPU stays until it is restarted or shut down.
     """

@@ -50,7 +50,7 @@ def drill(
     cpu: Annotated[bool, typer.Option("--cpu", help="No GPU.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print data for programs.")] = False,
 ) -> None:
-    """Kill a training in the middle, run it again, and see whether it goes on.
+    """Kill a training midway, run it again, and see if it goes on.
 
     The two runs are jobs of the queue, with a folder of their own for checkpoints; both are ended
     with the drill, also by Ctrl-C. It goes by the steps reported with checkpoint.log. Exit code 0

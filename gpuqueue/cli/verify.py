@@ -25,7 +25,7 @@ def verify(
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print data for programs.")] = False,
 ) -> None:
-    """Tell which parts of a training's state a checkpoint holds and lacks.
+    """Tell what a checkpoint holds and lacks of a training's state.
 
     Nothing in it is run: a file that cannot be read safely is refused. Exit code 1 if a part is
     missing that is not named in --without.

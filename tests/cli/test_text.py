@@ -302,8 +302,9 @@ def test_status_marks_the_shared_gpu_and_says_why_jobs_wait():
 
 COMMANDS = [
     "submit", "status", "jobs", "show", "logs", "wait", "gpus", "cards", "usage", "ps", "top",
-    "cancel", "retry", "priority", "swap", "resize", "release", "free", "resume", "drain",
-    "undrain", "stop", "autostart", "doctor", "config", "init", "simulate", "kernelspec",
+    "cancel", "retry", "priority", "swap", "resize", "release", "free", "resume", "drill",
+    "verify", "drain", "undrain", "stop", "autostart", "doctor", "config", "init", "simulate",
+    "kernelspec",
 ]  # fmt: skip
 
 
@@ -318,7 +319,7 @@ def test_every_command_has_help(command):
 def test_the_help_names_every_command_and_option():
     text = CliRunner().invoke(app, ["--help"]).stdout
     assert [line.split()[0] for line in text.split("Commands:")[1].strip().split("\n")] == [
-        *COMMANDS[:21], "serve", "ui", *COMMANDS[21:],
+        *COMMANDS[:23], "serve", "ui", *COMMANDS[23:],
     ]  # fmt: skip
     assert "..." not in text.split("Commands:")[1]  # each fits into its line
     text = CliRunner().invoke(app, ["submit", "--help"]).stdout
