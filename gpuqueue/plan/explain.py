@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpuqueue.model import WHOLE, Job, JobState, Loan
 from gpuqueue.plan.board import Board, Space
 from gpuqueue.plan.ends import UNKNOWN, expected_end, length_of
-from gpuqueue.plan.hints import HINTED, hint_for
+from gpuqueue.plan.hints import FIRST, HINTED, hint_for
 from gpuqueue.plan.items import Item
 from gpuqueue.plan.lanes import Form
 from gpuqueue.plan.need import sizes_apart
@@ -119,7 +119,7 @@ def _give_hints(scene: _Scene, waits: dict[int, Wait]) -> None:
                 told += 1
                 if told > HINTED:
                     return
-                hint = hint_for(decision, timeline, item, scene.board)
+                hint = hint_for(decision, timeline, item, scene.board, others=told <= FIRST)
                 if hint:
                     waits[item.job.id] = replace(wait, hint=hint)
             if start < inf:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpuqueue.model import WHOLE, Preset, Request
+from gpuqueue.model import WHOLE, Job, JobKind, Preset, Request
 from gpuqueue.plan.board import Board, Space
 from gpuqueue.plan.items import Item
 from gpuqueue.plan.timeline import Timeline
-from gpuqueue.plan.wording import is_own
+from gpuqueue.plan.wording import Names, is_own
 from gpuqueue.units import format_bytes, format_share
 
 if TYPE_CHECKING:
     from gpuqueue.plan.decide import Decision
 
-__all__ = ["HINTED", "hint_for"]
+__all__ = ["FIRST", "HINTED", "hint_for"]
 
 HINTED = 50
 """How many jobs from the front of the queue get a hint."""
+FIRST = 3
+"""How many of those are told which notebook is in their way: each trial is a whole plan."""
+_TRIED = 8
 _GIB = 1024**3
 _MIB = 1024**2
 
@@ -51,29 +55,40 @@ class _Trial(NamedTuple):
         return any(job is changed and at == guard for job, _, at in again.starts)
 
 
-def hint_for(decision: Decision, timeline: Timeline, item: Item, board: Board) -> str:
+def hint_for(
+    decision: Decision, timeline: Timeline, item: Item, board: Board, *, others: bool
+) -> str:
     """One change to the request with which the job would start now; empty if none is found.
 
     ``timeline`` holds what is reserved ahead of it, ``board`` is the machine once this moment's
-    starts are made.
+    starts are made. With ``others`` it may also be that another's notebook lets go.
     """
     hint = _smaller(decision, timeline, item, board)
-    own = _own_share(decision, item)
-    return "; ".join(text for text in (hint, own) if text)
+    kernels = [job for job in decision.snapshot.running if job.kind is JobKind.KERNEL]
+    own = [kernel for kernel in kernels if is_own(kernel, item.job)]
+    if own:
+        way = "%gpu release gives back what this notebook's kernel holds, so that it could start"
+        found = way if _starts_without(decision, item, own) else ""
+        return "; ".join(text for text in (hint, found) if text)
+    if hint or not others:
+        return hint
+    for kernel in kernels[:_TRIED]:
+        if _starts_without(decision, item, [kernel]):
+            who = Names({kernel.id: kernel}, decision.now).job(kernel.id)
+            return (
+                f"it could start if {who} were shut down, or let go: `gpuqueue release {kernel.id}`"
+            )
+    return ""
 
 
-def _own_share(decision: Decision, item: Item) -> str:
-    """What its own notebook can do, where that is what it waits for."""
+def _starts_without(decision: Decision, item: Item, gone: Collection[Job]) -> bool:
+    """Whether a job would start now if some that run were not there."""
     from gpuqueue.plan.decide import Decision
 
     snapshot = decision.snapshot
-    others = tuple(job for job in snapshot.running if not is_own(job, item.job))
-    if len(others) == len(snapshot.running):
-        return ""
-    again = Decision(replace(snapshot, running=others), decision.now)
-    if not any(job.id == item.job.id for job, _, _ in again.starts):
-        return ""
-    return "%gpu release gives back what this notebook's kernel holds, so that it could start"
+    left = tuple(job for job in snapshot.running if job not in gone)
+    again = Decision(replace(snapshot, running=left), decision.now)
+    return any(job.id == item.job.id for job, _, _ in again.starts)
 
 
 def _smaller(decision: Decision, timeline: Timeline, item: Item, board: Board) -> str:

@@ -206,3 +206,14 @@ def test_a_cell_that_waits_for_its_own_notebook_is_told_the_way_out() -> None:
     wait = plan(machine(1, [cell], [unnamed, other]), NOW).waits[2]
     assert "itself (job 1) and notebook b.ipynb (job 3, alice)" in wait.sentence
     assert "%gpu release" not in wait.hint
+
+
+def test_who_waits_for_one_notebook_is_told_which() -> None:
+    half = {"compute": 500, "memory": 12 * G, "whole": False}
+    books = [run(kernel(n, f"{n}.ipynb"), n - 1, **half) for n in (1, 2)]
+    wait = plan(machine(2, [job(5, share=250, memory=16 * G)], books), NOW).waits[5]
+    way = "it could start if notebook 1.ipynb (job 1, alice) were shut down, or let go"
+    assert wait.hint == f"{way}: `gpuqueue release 1`"
+    # where one is not enough, none is named
+    wait = plan(machine(2, [job(5, gpus=2)], books), NOW).waits[5]
+    assert wait.hint == ""
