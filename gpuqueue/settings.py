@@ -120,6 +120,11 @@ class Settings(HasTraits):
         help="Seconds that a resumable job has to save when it is to make room for another; then "
         "it is stopped as by a cancel.",
     )
+    save_signal = Enum(
+        ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2"],
+        default_value="SIGTERM",
+        help="By what a job that was submitted with --resumable is asked to save and exit.",
+    )
     evict_timeout = Float(
         300.0,
         min=0,

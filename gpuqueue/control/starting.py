@@ -178,6 +178,7 @@ class Starter:
             "wake": str(self._home.wake),
             "grace": settings.grace,
             "save": settings.evict_timeout,
+            "save_signal": settings.save_signal,
             "log_limit": settings.log_limit_bytes,
             "cell": job.kind is JobKind.CELL,
             "preload": self.holder.preload if job.kind is JobKind.CELL else "",

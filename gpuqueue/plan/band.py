@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Band"]
 
+_LOOSE = 1.5
+"""Where run times are learned: how many times the slack a start may slip."""
 _UNSURE = 1 / 3
-"""Where run times are learned: the part of what it is expected to wait that a start may slip by."""
+"""The same, of what it is expected to wait; the larger of both counts."""
 
 
 class Band:
@@ -89,7 +91,7 @@ class Band:
         length = 0.0 if item.length >= UNKNOWN else item.length
         leeway = max(self.snapshot.policy.reorder_slack, length / 2)
         # what learned run times foretell is off by more, the further ahead it is
-        return max(leeway, (start - self.now) * _UNSURE) if self.doubtful else leeway
+        return max(leeway * _LOOSE, (start - self.now) * _UNSURE) if self.doubtful else leeway
 
     def settle(self) -> None:
         """Decide on the order, and so on what is due now."""

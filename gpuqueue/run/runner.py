@@ -115,8 +115,8 @@ class Runner:
         What the controller says: ``job`` (number), ``job_dir``, ``attempt_dir``, ``env`` (added
         to the payload's environment), ``wake`` (the controller's doorbell), ``grace`` (seconds
         between asking and ending), ``save`` (the same for what a program leaves behind that was
-        asked to step aside), ``log_limit`` (bytes), and the text of ``spec`` where that is not in
-        a file.
+        asked to step aside), ``save_signal`` (by what it was asked), ``log_limit`` (bytes), and the
+        text of ``spec`` where that is not in a file.
     """
 
     def __init__(self, order: Mapping[str, Any]) -> None:
@@ -199,7 +199,13 @@ class Runner:
             self._interrupt()
         elif what == ASIDE and self.status is None and not self.asked:
             self.asked = what
-            self._signal_payload(signal.SIGTERM)
+            self._signal_payload(self._gently)
+
+    @property
+    def _gently(self) -> signal.Signals:
+        """By what the job is asked to end."""
+        saves = self.asked == ASIDE
+        return signal.Signals[self.order.get("save_signal", "SIGTERM") if saves else "SIGTERM"]
 
     def _interrupt(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -380,7 +386,7 @@ class Runner:
             self._log.write(killed_note(self.payload, self.order["grace"], len(pids) - 1))
         for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+                os.kill(pid, signal.SIGKILL if late else self._gently)
                 if not late:
                     os.kill(pid, signal.SIGCONT)
 

@@ -81,6 +81,19 @@ def test_one_that_saves_and_exits_with_0_is_not_done(script, tmp_path):
     assert behind.wait(60) == 0
 
 
+def test_the_signal_is_a_setting(home, script, tmp_path):
+    home.config.write_text('save_signal = "SIGUSR1"\n')
+    job = script(SAVES.replace("SIGTERM", "SIGUSR1"))
+    free()
+    assert job.reason == "evicted: saved its state and stepped aside for free mode"
+    assert ended(job)["returncode"] == 0
+    resume()
+    until(lambda: len(seen(tmp_path)) == 2)
+    job.cancel()  # by SIGTERM, as ever
+    job.wait(60)
+    assert job.state is JobState.CANCELLED
+
+
 def test_it_makes_room_for_one_of_higher_priority(home, script, tmp_path):
     home.config.write_text("gpus = [0]\n")
     low = script(preemptible=True)

@@ -137,7 +137,7 @@ def test_a_new_command_is_taken_for_what_is_like_it() -> None:
 def test_a_start_that_rests_on_learned_run_times_is_a_range() -> None:
     found = machine(3, [job(3, gpus=3)], _busy(), policy(20, None))
     wait = plan(_learned(found, {3: 600.0}), NOW).waits[3]
-    assert (wait.expected, wait.by) == (NOW + 6000, NOW + 6000 + 3600)
+    assert (wait.expected, wait.by) == (NOW + 6000, NOW + 6000 + 5400)
     promised = replace(_learned(found, {3: 600.0}), latest={3: NOW + 7000})
     assert plan(promised, NOW).waits[3].by == NOW + 7000
     told = machine(3, [job(3, gpus=3, eta=600.0)], _busy(), policy(20, None))

@@ -120,7 +120,7 @@ def test_a_learned_estimate_uses_only_runs_that_had_ended() -> None:
     out = replay([*jobs, later], GPUS, RULES, Estimates.LEARNED)
     assert [out.start[i] for i in (0, 1, 2, 9)] == [0, 100, 200, 500]
     # nothing was known of the first three but the user's own 50 s
-    assert out.latest[1] == 50 + 3600
+    assert out.latest[1] == 50 + 5400
 
 
 def test_two_owners_with_endless_work_get_half_each() -> None:
