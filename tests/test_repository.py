@@ -121,7 +121,7 @@ def test_wheel_enables_the_extensions(wheel):
     assert lab["version"] == PROJECT["version"]
     panel = {path.name for path in (ROOT / "widgets" / "panel").iterdir()}
     for folder in (
-        f"{data}/share/jupyter/labextensions/jupyter-gpuqueue/static/panel/",
+        f"{data}/share/jupyter/labextensions/jupyter-gpuqueue/files/panel/",
         "gpuqueue_widgets/panel/",
     ):
         names = {name.removeprefix(folder) for name in wheel.namelist() if name.startswith(folder)}

@@ -88,6 +88,13 @@ class Farewell:
                 os.waitpid(self._process.pid, os.WNOHANG)
         return True
 
+    def collect(self) -> None:
+        """Have its process collected as it ends, where the job was gone first; does not wait."""
+        if self._process is not None:
+            import threading  # what a runner does not need no fork copies
+
+            threading.Thread(target=_collect, args=(self._process.pid,), daemon=True).start()
+
     def _start(self, pids: Sequence[int]) -> int:
         words = [*_program("ending"), self._folder, *map(str, pids)]
         # a job's output is what the job prints and nothing else
@@ -95,3 +102,8 @@ class Farewell:
         return os.posix_spawn(
             words[0], words, os.environ, file_actions=nowhere, setpgroup=0, setsigmask=[]
         )
+
+
+def _collect(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)

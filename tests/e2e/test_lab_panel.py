@@ -388,4 +388,4 @@ def test_the_files_of_the_package_are_those_of_the_panel() -> None:
     assert (panel_folder() / "view.mjs").is_file()
     module = as_one_module("widget")
     names = {path.stem for path in Path(panel_folder()).glob("*.mjs")}
-    assert all(f'"{name}"' in module for name in names - {"notices", "page", "types"})
+    assert all(f'"{name}"' in module for name in names - {"notices", "page", "paused", "types"})

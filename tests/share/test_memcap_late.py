@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -325,7 +326,7 @@ print(set(found), time.monotonic() - begun < 20)
 
 
 def test_programs_that_lose_the_variables_are_left_alone(job: Job, server: Server) -> None:
-    program = f"{sys.executable} -c 'print(42)'"
+    program = f"{shlex.quote(sys.executable)} -c 'print(42)'"
     for script in (f"env -i {program}", f"env -u LD_PRELOAD {program}", f"setsid {program}"):
         done = subprocess.run(
             ["sh", "-c", script], env=job.environment(), capture_output=True, text=True
