@@ -168,8 +168,8 @@ def sweep(folder: Path, patience: float = 0.3) -> bool:
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
-    if farewell := _farewells.pop(folder, None):
-        farewell.collect()
+    if over := _farewells.pop(folder, None):
+        over.collect()
     return True
 
 
